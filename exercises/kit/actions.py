@@ -1,0 +1,231 @@
+"""What a learner can do: check, show, hint, solution, reset, mine, and the notebook's %%exercise."""
+
+import difflib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import checks, grading, manifest, runner, source, stubs
+from .assemble import Mine, Package, assemble
+from .checks import Result
+from .report import Message
+from .workspace import Answer, Workspace, digest, parse
+
+
+def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a wrong id into a message: a notebook that is run from top to bottom must not stop."""
+
+    def call(exercise_id: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(exercise_id, *args, **kwargs)
+        except KeyError as error:
+            return Message(str(error.args[0]), kind="failed")
+
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    return call
+
+
+def describe(result: Result) -> Message:
+    """A result in words."""
+    return Message(result.title, result.rows(), result.status)
+
+
+@guarded
+def check(exercise_id: str, engine: bool = True) -> Message:
+    """Check your answer, in your file: its cases, then the engine with it.
+
+    Args:
+        exercise_id: for example "ch05.deallocate".
+        engine: False leaves the engine out, which saves a second.
+    """
+    return describe(checks.check(exercise_id, engine=engine))
+
+
+@guarded
+def hint(exercise_id: str) -> Message:
+    """The next of three hints; all of them, once you have seen the last."""
+    workspace, exercise = Workspace(), manifest.get(exercise_id)
+    shown = min(3, workspace.known(exercise).get("hints", 0) + 1)
+    workspace.note(exercise, hints=shown)
+    rows = [(f"hint {i + 1}", exercise.hints[i]) for i in range(shown)]
+    if shown == 3:
+        rows.append(("next", f'That was the last one. solution("{exercise_id}") shows our answer.'))
+    return Message(f"{exercise.id}  {exercise.title}", rows)
+
+
+@guarded
+def solution(exercise_id: str, now: bool = False) -> Message:
+    """Our answer and its reason, compared with yours. It opens after a pass, or after the three hints.
+
+    Args:
+        now: show it in any case.
+    """
+    workspace, exercise = Workspace(), manifest.get(exercise_id)
+    known, answer = workspace.known(exercise), workspace.answer(exercise)
+    has_passed = known.get("status") == "passed" and known.get("checked") == checks.fingerprint(answer)
+    if not (now or has_passed or known.get("hints", 0) >= 3):
+        left = 3 - known.get("hints", 0)
+        text = f'hint("{exercise_id}") has {left} more for you; then it opens.\n'
+        text += f'solution("{exercise_id}", now=True) does not wait.'
+        return Message(f"{exercise.id}  The solution is still closed", [("", text)])
+    code = exercise.reference()
+    if answer.is_usable:
+        theirs, ours = (source.without_docstring(text).splitlines() for text in (answer.function[0], code))
+        lines = list(difflib.unified_diff(theirs, ours, n=99, lineterm=""))[3:]
+        code = "\n".join(["- yours, + ours", *lines]) if lines else code
+    return Message(f"{exercise.id}  {exercise.title}", [("our answer", code), ("why", " ".join(exercise.why.split()))])
+
+
+@guarded
+def reset(exercise_id: str) -> Message:
+    """Back to the stub. What you had is kept in exercises/.attempts/."""
+    workspace, exercise = Workspace(), manifest.get(exercise_id)
+    backup = workspace.reset(exercise)
+    text = f"Your answer was kept in {backup.parent.name}/{backup.name}." if backup else "There was nothing to keep."
+    return Message(f"{exercise.id}  is a stub again", [("", text)])
+
+
+def mine() -> Mine:
+    """Your engine: ours, with every function that you have written in its place.
+
+    Shown, it is the map of what is yours. `mine().LLM("qwen3-tiny")` runs it; `mine().export(path)` keeps it.
+    """
+    return Mine()
+
+
+@guarded
+def show(exercise_id: str) -> Any:
+    """Your run beside ours: the observations of the case that fails, and, with widgets, the blocks at that step."""
+    workspace, exercise = Workspace(), manifest.get(exercise_id)
+    answer = workspace.answer(exercise)
+    if not answer.is_usable:
+        return describe(checks.grade(answer, engine=False))
+    package = assemble([answer])
+    outcome = checks.run_cases(exercise, package)
+    if outcome.kind != "returned":
+        return describe(checks.grade(answer, engine=False))
+    finding = outcome.value.finding
+    name = (
+        finding.case
+        if finding
+        else grading.load_grader(grading.grader_path(exercise.file_name), exercise_id)[0].__name__
+    )
+    theirs, ours = (checks.run_cases(exercise, p, name).value.observations[name] for p in (package, assemble()))
+    rows = [("the case", finding.story)] if finding else []
+    rows += [("steps", "\n".join(finding.steps))] if finding and finding.steps else []
+    rows += _beside(ours, theirs)
+    message = Message(f"{exercise.id}  Your run beside ours", rows, "failed" if finding else "passed")
+    if not hasattr(_shell(), "kernel"):
+        return message
+    from IPython.display import display
+
+    display(message, *_pictures(exercise_id, package))
+    return None
+
+
+def _shell() -> Any:
+    """The IPython that this runs in, or None; a notebook's has a kernel."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def _beside(ours: list[tuple[str, str, str]], theirs: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """A few observations around the first that differ."""
+    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a[:2] != b[:2]), None)
+    rows = []
+    start = max(0, (first or 0) - 3)
+    for i, (what, got, _) in list(enumerate(theirs))[start : start + 7]:
+        reference = ours[i][1] if i < len(ours) else "-"
+        mark = "here" if i == first else ""
+        rows.append(
+            (
+                mark or "same" if reference == got else mark or "then",
+                f"{what}\n    ours   {reference}\n    yours  {got}",
+            )
+        )
+    return rows
+
+
+def _pictures(exercise_id: str, package: Package) -> list[Any]:
+    """Block tables of both engines on the same work, open where they part; nothing if there are no widgets here."""
+    if not exercise_id.startswith(("ch04", "ch05", "ch06", "ch07")):
+        return []
+    outcomes = [runner.run(grading.record, package=p, limit=checks.ENGINE_LIMIT) for p in (assemble(), package)]
+    if any(outcome.kind != "returned" for outcome in outcomes):
+        return []
+    from nanovllm.viz import BlockTable
+
+    traces = [outcome.value for outcome in outcomes]
+    pairs = list(zip(*(trace["steps"] for trace in traces), strict=False))
+    tables = [BlockTable(trace) for trace in traces]
+    for table in tables:
+        table.step = next((i for i, (a, b) in enumerate(pairs) if a["after"] != b["after"]), len(pairs) - 1)
+    return [Message("Our engine at work"), tables[0], Message("The engine with your function"), tables[1]]
+
+
+# The notebook.
+
+
+def exercise(line: str, cell: str | None = None) -> Message | None:
+    """%%exercise ID: write the cell's code into your file, check it, and show what came out.
+
+    The file is the truth. If it was changed since the cell last wrote to it, nothing is overwritten: the difference
+    is shown. `%%exercise ID --force` writes the cell's code all the same, `%%exercise ID --pull` fills the cell from
+    the file; so does `%exercise ID` in an empty cell.
+    """
+    words = line.split() + (["--pull"] if cell is None else [])
+    options = [word for word in words if word.startswith("--")]
+    unknown = [option for option in options if option not in ("--force", "--pull")]
+    if len(words) - len(options) != 1 or unknown:
+        return Message("Write %%exercise and an id, for example: %%exercise ch05.deallocate", kind="failed")
+    try:
+        return _exercise(next(word for word in words if word not in options), cell or "", options)
+    except KeyError as error:
+        return Message(str(error.args[0]), kind="failed")
+
+
+def _exercise(exercise_id: str, cell: str, options: list[str]) -> Message | None:
+    workspace, exercise_ = Workspace(), manifest.get(exercise_id)
+    current = workspace.answer(exercise_)
+    if "--pull" in options:
+        _shell().set_next_input(f"%%exercise {exercise_id}\n{current.text}", replace=True)
+        return None
+    new = parse(exercise_, cell, "the cell", 2)
+    if new.problem and "Python cannot read it" in new.problem:
+        return describe(Result(exercise_, "failed", new.problem))
+    note = ""
+    if new.is_stub and current.text != new.text and not current.is_stub:
+        note = f"The cell holds the stub, so your answer in {current.file} was checked.\n"
+        note += f'"%%exercise {exercise_id} --pull" brings it here.'
+    elif new.text != current.text:
+        if not _may_overwrite(workspace, current) and "--force" not in options:
+            return _conflict(current, new)
+        workspace.back_up(exercise_)
+        workspace.write(exercise_, new.text)
+    message = describe(checks.check(exercise_id, workspace))
+    message.rows += [("note", note)] if note else []
+    return message
+
+
+def _may_overwrite(workspace: Workspace, current: Answer) -> bool:
+    """Whether what is in the file came from a cell, or is no answer."""
+    return current.is_stub or workspace.known(current.exercise).get("written") == digest(current.text)
+
+
+def _conflict(current: Answer, new: Answer) -> Message:
+    lines = difflib.unified_diff(
+        current.text.splitlines(), new.text.splitlines(), current.file, "this cell", lineterm=""
+    )
+    id_ = current.exercise.id
+    text = f'Nothing was written. "%%exercise {id_} --force" takes the cell, "%%exercise {id_} --pull" takes the file.'
+    rows = [("steps", "\n".join(lines)), ("next", text)]
+    return Message(f"{id_}  {current.file} was changed since this cell wrote to it", rows, "failed")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """%load_ext exercises: %%exercise, check, show, hint, solution, reset and mine."""
+    runner.prepare_triton()
+    runner.warm_up()
+    if not any(Workspace().folder.glob("ch*.py")):
+        stubs.write_stubs(Workspace().folder)
+    shell.register_magic_function(exercise, "line_cell")
+    shell.push({f.__name__: f for f in (check, show, hint, solution, reset, mine)})

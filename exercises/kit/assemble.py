@@ -1,0 +1,299 @@
+"""One engine from two hands: ours, with every function the learner has written put in its place.
+
+The result is a complete package of real files in ``build/``. Its name carries the hash of its content and it
+is never rewritten, so it can be imported beside ours, pickled, traced, and started in worker processes.
+"""
+
+import ast
+import dataclasses
+import importlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import manifest, source
+from .manifest import ROOT, Exercise
+from .workspace import Answer, Workspace, digest
+
+KEPT_PACKAGES = 100
+PARAMETER_CLASSES = ("SamplingParams", "BeamSearchParams")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Where some lines of an assembled file come from: a line of the package, and the learner's own."""
+
+    path: str
+    first: int
+    last: int
+    file: str
+    line: int
+    exercise_id: str = ""
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """An assembled package on disk.
+
+    Args:
+        name: to import it by.
+        folder: the package's own folder, in build/.
+        pieces: what of it the learner wrote.
+        options: what `LLM` must be called with, so that nothing goes around the learner's functions.
+    """
+
+    name: str
+    folder: Path
+    pieces: tuple[Piece, ...]
+    options: dict[str, Any]
+
+    def load(self) -> ModuleType:
+        """Import it."""
+        if str(self.folder.parent) not in sys.path:
+            sys.path.append(str(self.folder.parent))
+        importlib.invalidate_caches()
+        return importlib.import_module(self.name)
+
+    def module(self, name: str) -> ModuleType:
+        """One of its modules, for example "engine.scheduler"."""
+        self.load()
+        return importlib.import_module(f"{self.name}.{name}")
+
+
+def build_folder() -> Path:
+    """Where packages are put: build/ in the checkout, or a temporary folder if that cannot be written."""
+    folder = ROOT / "build"
+    try:
+        folder.mkdir(exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    folder = Path(tempfile.gettempdir()) / "nanovllm-build"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def splice(text: str, answers: list[Answer], path: str) -> tuple[str, list[Piece]]:
+    """Put answers into the source of a module.
+
+    Helpers, imports and constants go before the class or function that the answer belongs to. Decorators come
+    from ours if the answer has none.
+
+    Raises:
+        SourceError: the module has no such function.
+    """
+    tree, lines = ast.parse(text), text.splitlines()
+    edits: list[tuple[int, int, list[str], Answer, int, int]] = []
+    for answer in answers:
+        node = source.find(tree, answer.exercise.qualname)
+        outer = source.find(tree, answer.exercise.qualname.split(".")[0])
+        if node is None or outer is None:
+            raise source.SourceError(f"{path} has no {answer.exercise.qualname}")
+        for code, line in answer.extras:
+            before = source.span(outer)[0]
+            edits.append((before, before - 1, [*code.splitlines(), ""], answer, line, 0))
+        code, line = answer.function
+        (function,) = ast.parse(code).body
+        assert isinstance(function, source.Definition)
+        prefix = " " * node.col_offset
+        decorators = [] if function.decorator_list else [f"@{ast.unparse(d)}" for d in node.decorator_list]
+        new = [prefix + decorator for decorator in decorators] + source.indent(code, prefix)
+        edits.append((*source.span(node), new, answer, line, len(decorators)))
+    result: list[str] = []
+    pieces, position = [], 0
+    for first, last, new, answer, line, added in sorted(edits, key=lambda edit: (edit[0], edit[4])):
+        result += lines[position : first - 1]
+        is_function = last >= first
+        start = len(result) + 1 + added
+        result += new
+        name = answer.exercise.name if is_function else ""
+        pieces.append(Piece(path, start, len(result), answer.file, line, answer.exercise.id, name))
+        position = max(position, last)
+    return "\n".join([*result, *lines[position:]]) + "\n", pieces
+
+
+def set_constant(text: str, name: str, value: str) -> str:
+    """Replace the value of a module's constant by an expression.
+
+    Raises:
+        SourceError: the module has no such constant.
+    """
+    for node in ast.parse(text).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            lines = text.splitlines()
+            lines[node.lineno - 1 : node.end_lineno] = [f"{name} = {value}"] + [""] * (
+                (node.end_lineno or node.lineno) - node.lineno
+            )
+            return "\n".join(lines) + "\n"
+    raise source.SourceError(f"no constant {name}")
+
+
+def _is_ours(answer: Answer) -> bool:
+    function = ast.parse(answer.function[0]).body[0]
+    assert isinstance(function, source.Definition)
+    return not answer.extras and source.same_code(function, answer.exercise.reference_node())
+
+
+def combine(answers: Iterable[Answer], root: Path = ROOT) -> tuple[dict[str, str], list[Piece], dict[str, Any]]:
+    """Text of every file of the package, where the learner's lines are, and the options that keep them in use.
+
+    Files are named as in nanovllm/. Pictures and the model are not among them.
+    """
+    package = root / "nanovllm"
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items() if not name.startswith("viz/")}
+    labs = root / (manifest.LABS.replace(".", "/") + ".py")
+    if labs.is_file():
+        texts["labs.py"] = labs.read_text(encoding="utf-8")
+    pieces: list[Piece] = []
+    options: dict[str, Any] = {}
+    by_path: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_path.setdefault(answer.exercise.path, []).append(answer)
+    for path, group in by_path.items():
+        texts[path], new = splice(texts[path], group, path)
+        pieces += new
+    for answer in (answer for group in by_path.values() for answer in group if not _is_ours(answer)):
+        for key, value in answer.exercise.bypassed_by.items():
+            if ":" in key:
+                path = "/".join(key.split(":")[0].split(".")[1:]) + ".py"
+                texts[path] = set_constant(texts[path], key.split(":")[1], repr(value))
+            else:
+                options[key] = value
+    return texts, pieces, options
+
+
+def assemble(answers: Iterable[Answer] = (), root: Path = ROOT) -> Package:
+    """Write the package that has these answers and is ours in everything else."""
+    texts, pieces, options = combine(answers, root)
+    # The model's files are large, and pictures are drawn from traces: both stay where they are.
+    bundled = f"Path({str(root / 'nanovllm' / 'assets')!r})"
+    texts["config.py"] = set_constant(texts["config.py"], "BUNDLED_MODELS", bundled)
+    texts["viz.py"] = "from nanovllm.viz import *  # noqa: F403\n"
+    name = "nanovllm_" + digest(json.dumps(texts, sort_keys=True))
+    folder = build_folder() / name
+    if not folder.is_dir():
+        _prune(folder.parent)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
+        _write(texts, temporary)
+        try:
+            temporary.rename(folder)
+        except OSError:  # somebody else was faster, with the same content
+            shutil.rmtree(temporary)
+    os.utime(folder)  # in use: not the next to be cleared away
+    return Package(name, folder, tuple(pieces), options)
+
+
+def _write(texts: dict[str, str], folder: Path) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _prune(folder: Path) -> None:
+    """Drop the packages that were made longest ago; a running notebook's are young."""
+    packages = sorted(folder.glob("nanovllm_*"), key=lambda path: path.stat().st_mtime)
+    for path in packages[:-KEPT_PACKAGES]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Mine:
+    """The learner's engine; what `mine()` returns. Shown, it is a map of who wrote what.
+
+    `LLM`, `SamplingParams` and all other public names of nanovllm are its own.
+    """
+
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        self.workspace = workspace or Workspace()
+        self.answers = [answer for answer in self.workspace.answers() if answer.exercise.splice]
+        self.package = assemble(self.answers)
+        self._module = self.package.load()
+        self.LLM = _accepting(self._module, self.package.options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+    def export(self, path: str | Path) -> Path:
+        """Write a package of its own: the learner's engine with the model, to keep and to import anywhere.
+
+        Args:
+            path: the package's folder; its last part is the name to import.
+
+        Raises:
+            FileExistsError: there is something already.
+        """
+        target = Path(path)
+        shutil.copytree(ROOT / "nanovllm", target, ignore=shutil.ignore_patterns("__pycache__"))
+        texts, _, _ = combine(self.answers)
+        _write({name: text for name, text in texts.items() if name != "labs.py"}, target)
+        return target
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Exercise, the function's place in the engine, and whose it is, for every function of the course."""
+        theirs = {answer.exercise.id for answer in self.answers}
+        return [(e.id, f"{e.path}: {e.qualname}", self._whose(e, e.id in theirs)) for e in _spliced()]
+
+    def _whose(self, exercise: Exercise, is_theirs: bool) -> str:
+        if is_theirs:
+            passed = self.workspace.known(exercise).get("status") == "passed"
+            return "yours" if passed else "yours, not passed yet"
+        return "ours (yours cannot be used)" if self.workspace.answer(exercise).problem else "ours"
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        width = max((len(place) for _, place, _ in rows), default=0)
+        lines = [f"{'*' if whose.startswith('yours') else ' '} {place:{width}}  {whose}" for _, place, whose in rows]
+        return "\n".join([f"Your engine: {len(self.answers)} of {len(rows)} functions are yours", *lines])
+
+    def _repr_markdown_(self) -> str:
+        rows = self.rows()
+        lines = [
+            f"| {id_} | `{place}` | {'**' + whose + '**' if whose.startswith('yours') else whose} |"
+            for id_, place, whose in rows
+        ]
+        head = [f"**Your engine:** {len(self.answers)} of {len(rows)} functions are yours", ""]
+        return "\n".join([*head, "| exercise | function | whose |", "|---|---|---|", *lines])
+
+
+def _spliced() -> list[Exercise]:
+    return [exercise for exercise in manifest.load().values() if exercise.splice]
+
+
+def _accepting(module: ModuleType, options: dict[str, Any]) -> type:
+    """The package's `LLM`, made to take parameters of another copy of the package, by their fields.
+
+    `options` win over what the caller asks for: they keep the learner's functions in use.
+    """
+
+    def adopt(value: Any) -> Any:
+        if isinstance(value, list | tuple) and value and dataclasses.is_dataclass(value[0]):
+            return [adopt(item) for item in value]
+        name = type(value).__name__
+        if name in PARAMETER_CLASSES and not isinstance(value, getattr(module, name)):
+            return getattr(module, name)(**{f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+        return value
+
+    def adopting(name: str) -> Any:
+        method = getattr(module.LLM, name)
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return method(self, *map(adopt, args), **{key: adopt(value) for key, value in kwargs.items()})
+
+        call.__name__, call.__doc__ = name, method.__doc__
+        return call
+
+    def start(self: Any, model: Any, **kwargs: Any) -> None:
+        module.LLM.__init__(self, model, **kwargs | options)
+
+    names = ("generate", "chat", "stream", "add_request", "beam_search")
+    body = {"__init__": start, "__doc__": module.LLM.__doc__, "__module__": module.__name__}
+    return type("LLM", (module.LLM,), body | {name: adopting(name) for name in names})

@@ -1,0 +1,342 @@
+"""Is an answer right, does the engine run with it, and if not, which mistake is it?
+
+Two grades. *Unit*: only this function is the learner's, so nothing else can be to blame. *Whole*: all of
+theirs together must write the same text as ours.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import grading, manifest, runner
+from .assemble import Package, assemble, build_folder
+from .grading import Finding, Verdict, last_story, prints_of
+from .manifest import ROOT, Exercise
+from .workspace import Answer, Workspace, digest, parse, split
+
+WRONG_ANSWERS = ROOT / "tests" / "wrong_answers"
+ENGINE_LIMIT = 60.0  # seconds for writing a few words, the loading of the model included
+
+
+@dataclass
+class Result:
+    """What came out of a check.
+
+    Args:
+        exercise: what was checked.
+        status: "passed", "failed", or "todo" if nothing is written yet.
+        summary: one line.
+        finding: the first thing that is not right, if it was an observation.
+        details: more lines: where an error was raised, or where the time was spent.
+        diagnosis: the likely mistake, if it is a known one.
+        mistake: its name.
+        whole: what the engine does with all of the learner's functions together.
+        blamed: id of the exercise that breaks the whole.
+        prints: what the learner's code printed.
+        next_step: what to do now.
+    """
+
+    exercise: Exercise
+    status: str
+    summary: str
+    finding: Finding | None = None
+    details: tuple[str, ...] = ()
+    diagnosis: str = ""
+    mistake: str = ""
+    whole: str = ""
+    blamed: str = ""
+    prints: str = ""
+    next_step: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the unit grade is a pass."""
+        return self.status == "passed"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of everything there is to say."""
+        rows = [("", self.summary)]
+        if self.finding:
+            rows += [("the case", self.finding.story)]
+            rows += [("steps", "\n".join(self.finding.steps))] if self.finding.steps else []
+            rows += [("looked at", self.finding.what), ("expected", self.finding.expected), ("got", self.finding.got)]
+            rows += [("raised", "\n".join(self.finding.error))]
+        rows += [("where", "\n".join(self.details)), ("likely", self.diagnosis), ("together", self.whole)]
+        rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]
+        return [(label, text) for label, text in rows if text]
+
+    @property
+    def title(self) -> str:
+        """Id, title and status."""
+        words = {"passed": "passed", "failed": "not right yet", "todo": "not written yet"}
+        return f"{self.exercise.id}  {self.exercise.title}: {words[self.status]}"
+
+
+def check(exercise_id: str, workspace: Workspace | None = None, engine: bool = True) -> Result:
+    """Check what the learner has written for an exercise, and note the result.
+
+    Args:
+        exercise_id: for example "ch05.deallocate".
+        engine: also run the engine with it (a second, a little more the first time).
+
+    Raises:
+        KeyError: there is no such exercise.
+    """
+    workspace = workspace or Workspace()
+    exercise = manifest.get(exercise_id)
+    answer = workspace.answer(exercise)
+    others = [other for other in workspace.answers() if other.exercise.id != exercise_id] if engine else []
+    result = grade(answer, others, engine)
+    known = workspace.known(exercise)
+    if result.status == "failed":
+        _advise(result, known)
+    if answer.is_stub:
+        return result
+    workspace.note(
+        exercise,
+        status=result.status,
+        checked=fingerprint(answer),
+        source=answer.text,
+        failures=known.get("failures", 0) + (result.status == "failed"),
+        when=time.strftime("%Y-%m-%d %H:%M:%S"),
+    )
+    return result
+
+
+def fingerprint(answer: Answer) -> str:
+    """Changes when the answer or its grader does: a pass counts as long as this is the same."""
+    grader = grading.grader_path(answer.exercise.file_name)
+    return digest(answer.text, grader.read_text(encoding="utf-8") if grader.is_file() else "")
+
+
+def grade(answer: Answer, others: list[Answer] | None = None, engine: bool = True) -> Result:
+    """Check one answer; `others` are what the learner has besides. Notes nothing down."""
+    start = time.perf_counter()
+    result = _grade(answer, others or [], engine)
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def _grade(answer: Answer, others: list[Answer], engine: bool) -> Result:
+    exercise = answer.exercise
+    if answer.is_stub:
+        return Result(exercise, "todo", f"Write it in {answer.file}, line {answer.line}, or in the notebook's cell.")
+    if answer.problem:
+        return Result(exercise, "failed", answer.problem[0].upper() + answer.problem[1:])
+    result = _unit(answer, assemble([answer]))
+    if result.passed and engine and exercise.splice:
+        _plug_in(result, answer, others)
+    return result
+
+
+def _unit(answer: Answer, package: Package) -> Result:
+    exercise = answer.exercise
+    outcome = run_cases(exercise, package)
+    if outcome.kind != "returned":
+        summary = {
+            "timeout": f"It was stopped after {exercise.time_limit:g} seconds: it does not come to an end.",
+            "crashed": "Python itself broke down while it ran.",
+            "raised": "It ended the check.",
+        }[outcome.kind]
+        story = last_story(outcome.prints)
+        where = (*([f"the case: {story}"] if story else []), *outcome.where)
+        return Result(exercise, "failed", summary, details=where, prints=prints_of(outcome.prints))
+    verdict: Verdict = outcome.value
+    if verdict.finding is None:
+        prints = prints_of(outcome.prints)
+        return Result(exercise, "passed", f"Right in all {verdict.num_cases} cases.", prints=prints)
+    name, diagnosis = diagnose(exercise, verdict)
+    summary = f"{verdict.num_cases - verdict.num_failed} of {verdict.num_cases} cases are right. The first that is not:"
+    prints = prints_of(outcome.prints, verdict.finding.case)
+    return Result(exercise, "failed", summary, verdict.finding, (), diagnosis, name, prints=prints)
+
+
+def run_cases(exercise: Exercise, package: Package, keep: str | None = None) -> runner.Outcome:
+    """The grader's verdict on a package, from a process of its own."""
+    path = grading.grader_path(exercise.file_name)
+    return runner.run(grading.grade, path, exercise.id, keep, package=package, limit=exercise.time_limit)
+
+
+# The engine with it.
+
+
+def run_engine(answers: list[Answer]) -> runner.Outcome:
+    """The text that the engine writes with some answers in place; see `grading.generate`."""
+    return runner.run(grading.generate, package=assemble(answers), limit=ENGINE_LIMIT)
+
+
+def reference_tokens() -> list[list[int]]:
+    """What our own engine writes, kept in build/ until the engine or the model changes.
+
+    Raises:
+        RuntimeError: our own engine does not work here.
+    """
+    package = assemble()
+    weights = ROOT / "nanovllm" / "assets" / "qwen3-tiny" / "model.safetensors"
+    state = weights.stat() if weights.is_file() else None
+    workload = repr((grading.PROMPTS, grading.ENGINE_OPTIONS, grading.ROUNDS))
+    stamp = repr((package.name, state and (state.st_size, state.st_mtime_ns), workload))
+
+    def compute() -> list[list[int]]:
+        outcome = runner.run(grading.generate, package=package, limit=ENGINE_LIMIT)
+        if outcome.kind != "returned":
+            raise RuntimeError("\n".join(["the engine itself does not run here:", *outcome.where, outcome.prints]))
+        return outcome.value[0]
+
+    return _cached("reference", stamp, compute)
+
+
+def _cached(name: str, stamp: str, compute: Callable[[], Any]) -> Any:
+    path = build_folder() / "results" / f"{name}-{digest(stamp)}.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        value = compute()
+    if value is None:  # it did not work this time
+        return None
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_suffix(f".{time.time_ns()}")
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    temporary.replace(path)
+    return value
+
+
+def _problem(answers: list[Answer]) -> tuple[str, runner.Outcome]:
+    """Why the engine with these answers is not as good as ours; "" if it is."""
+    outcome = run_engine(answers)
+    if outcome.kind == "timeout":
+        return "the engine did not come to an end", outcome
+    if outcome.kind != "returned":
+        return "the engine stopped with an error", outcome
+    tokens, never_called = outcome.value
+    if never_called:
+        return f"the engine never called your {', '.join(never_called)}", outcome
+    if tokens != reference_tokens():
+        return "the engine writes another text than ours", outcome
+    return "", outcome
+
+
+def _plug_in(result: Result, answer: Answer, others: list[Answer]) -> None:
+    problem, outcome = _problem([answer])
+    if problem:
+        result.status, result.details, result.prints = "failed", outcome.where, prints_of(outcome.prints)
+        result.summary = f"It passes its cases, but plugged in, {problem}."
+        return
+    result.summary += " Plugged into the engine, the text is the same as ours."
+    others = [other for other in others if other.exercise.splice]
+    if not others:
+        return
+    together = in_order([*others, answer])
+    problem, outcome = _problem(together)
+    if not problem:
+        result.whole = f"All {len(together)} functions of yours together: the same text."
+        return
+    blamed = blame(together)
+    result.blamed = blamed.exercise.id
+    result.whole = (
+        f"With all {len(together)} functions of yours, {problem}. It goes wrong as soon as {result.blamed} is among "
+        f'them: check("{result.blamed}").'
+    )
+    result.details = outcome.where
+
+
+def in_order(answers: list[Answer]) -> list[Answer]:
+    """In the manifest's order."""
+    position = {exercise_id: i for i, exercise_id in enumerate(manifest.load())}
+    return sorted(answers, key=lambda answer: position[answer.exercise.id])
+
+
+def blame(answers: list[Answer]) -> Answer:
+    """The answer with which the engine starts to fail, when they are put in one after the other; by bisection."""
+    good, bad = 0, len(answers)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _problem(answers[:middle])[0]:
+            bad = middle
+        else:
+            good = middle
+    return answers[bad - 1]
+
+
+# Known mistakes.
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A mistake that learners make: two spellings of it, and what to tell them."""
+
+    name: str
+    diagnosis: str
+    first: Answer
+    second: Answer
+
+
+def wrong_answers(exercise: Exercise, folder: Path = WRONG_ANSWERS) -> list[WrongAnswer]:
+    """The known mistakes of an exercise, from tests/wrong_answers/<id>__<mistake>.py.
+
+    Such a file has DIAGNOSIS, a string, and twice the function: under ``# --- first`` and ``# --- second``.
+    """
+    found = []
+    for path in sorted(folder.glob(f"{exercise.id}__*.py")):
+        text = path.read_text(encoding="utf-8")
+        for spelling in ("first", "second"):
+            text = text.replace(f"# --- {spelling}\n", f"# --- ch00.{spelling}\n")
+        sections = split(text)
+        names: dict[str, Any] = {}
+        exec(compile(text.split("# --- ch00.first")[0], str(path), "exec"), names)
+        answers = [
+            parse(exercise, sections[f"ch00.{spelling}"][1], path.name, sections[f"ch00.{spelling}"][0])
+            for spelling in ("first", "second")
+        ]
+        diagnosis = " ".join(names["DIAGNOSIS"].split())
+        found.append(WrongAnswer(path.stem.split("__")[1], diagnosis, *answers))
+    return found
+
+
+def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[str]]]:
+    """Name, diagnosis, fingerprint and first finding of every known mistake of an exercise."""
+
+    def measure(package: Package) -> list[Any] | None:
+        outcome = run_cases(exercise, package)
+        if outcome.kind != "returned":
+            return None
+        return [outcome.value.fingerprint, list(outcome.value.finding.key) if outcome.value.finding else []]
+
+    kit = Path(grading.__file__).read_text(encoding="utf-8")
+    grader = grading.grader_path(exercise.file_name).read_text(encoding="utf-8")
+    found = []
+    for wrong in wrong_answers(exercise):
+        package = assemble([wrong.first])
+        stamp = package.name + kit + grader
+        value = _cached(f"{exercise.id}-{wrong.name}", stamp, lambda p=package: measure(p))  # type: ignore[misc]
+        found.append((wrong.name, wrong.diagnosis, *(value or ("", []))))
+    return found
+
+
+def diagnose(exercise: Exercise, verdict: Verdict) -> tuple[str, str]:
+    """Name and diagnosis of the known mistake that behaves like this; two empty strings if none does.
+
+    A mistake that behaves the same in every observation is it. Failing that, one that starts to go wrong in the
+    same way is likely, if no other does.
+    """
+    known = fingerprints(exercise)
+    for name, diagnosis, print_, _ in known:
+        if print_ == verdict.fingerprint:
+            return name, diagnosis
+    assert verdict.finding is not None
+    alike = [(name, diagnosis) for name, diagnosis, _, key in known if key == list(verdict.finding.key)]
+    return (alike[0][0], f"Perhaps: {alike[0][1]}") if len(alike) == 1 else ("", "")
+
+
+def _advise(result: Result, known: dict[str, Any]) -> None:
+    shown, id_ = known.get("hints", 0), result.exercise.id
+    if result.blamed:
+        return
+    if shown < 3:
+        result.next_step = f'hint("{id_}") shows {("the first hint", "the second hint", "the last hint")[shown]}.'
+    else:
+        result.next_step = f'show("{id_}") puts your run beside ours; solution("{id_}") shows our answer.'

@@ -1,0 +1,277 @@
+"""What graders are made of: cases, each a short story with observations in it.
+
+A grader (tests/exercises/chNN_*.py) says what is right by invariants, counting or brute force, never by
+comparing with our code: a different but right answer passes. Every observation is kept, right or wrong. All of
+them together are a fingerprint of how a function behaves, and by that known mistakes are recognized.
+
+    @case("ch05.deallocate")
+    def two_owners(engine, check):
+        '''Two requests share a block. The first one ends.'''
+        manager = engine.get("engine.block_manager:BlockManager")(num_blocks=8, block_size=4)
+        ...
+        check.equal("reference count of the shared block", manager.blocks[0].ref_count, 1)
+"""
+
+import hashlib
+import importlib.util
+import sys
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from . import runner
+from .assemble import Package
+from .manifest import ROOT
+
+STEPS_SHOWN = 10
+PRINTS_SHOWN = 2000  # characters
+CASE_MARK = "\0case "  # a line of it tells where the prints of a case begin
+LONGEST_VALUE = 400
+# What the plugged-in engine works on: shared prefixes, prompts that are cut into chunks, and too few blocks for all.
+# Answers are short at first: the engine then expects short ones, admits more than fits, and has to preempt.
+PROMPTS = [
+    "Once upon a time, there was a little girl named Mia. She had a red kite.",
+    "Once upon a time, there was a little girl named Mia. She had a big dog and they",
+    "One day, a fox",
+    "Once upon a time, there was a little girl named Mia. She had a red kite.",
+]
+ENGINE_OPTIONS = {
+    "kvcache_block_size": 4,
+    "num_kvcache_blocks": 16,
+    "max_num_batched_tokens": 24,
+    "max_num_seqs": 3,
+    "max_model_len": 64,
+}
+ROUNDS = (2, 16)  # most tokens of an answer
+
+
+@dataclass
+class Finding:
+    """The first thing in a case that is not as it should be."""
+
+    case: str
+    story: str
+    steps: tuple[str, ...]
+    what: str
+    expected: str = ""
+    got: str = ""
+    error: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What of it tells one mistake from another."""
+        return (self.case, self.what, self.got, self.error[-1].split(":")[0] if self.error else "")
+
+
+@dataclass
+class Verdict:
+    """What a grader found: a fingerprint of the behavior, and the first finding, None if all is right."""
+
+    fingerprint: str
+    finding: Finding | None
+    observations: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
+    num_cases: int = 0
+    num_failed: int = 0
+
+
+def prints_of(text: str, case_name: str | None = None) -> str:
+    """What was printed during a case (by default the last one that was begun), cut to a readable length."""
+    parts = [part.partition("\n") for part in text.split(CASE_MARK)[1:]]
+    chosen = [rest for head, _, rest in parts if case_name in (None, head.split("|")[0])] or [text]
+    return chosen[-1] if len(chosen[-1]) <= PRINTS_SHOWN else chosen[-1][:PRINTS_SHOWN] + "\n[cut here]"
+
+
+def last_story(text: str) -> str:
+    """The story of the case that was begun last, from what a grader printed."""
+    return text.split(CASE_MARK)[-1].partition("\n")[0].partition("|")[2]
+
+
+class Engine:
+    """The assembled package, as a grader sees it."""
+
+    def __init__(self, package: Package) -> None:
+        self.package = package
+
+    def get(self, symbol: str) -> Any:
+        """Something of the package, for example "engine.block_manager:BlockManager"."""
+        module, _, qualname = symbol.partition(":")
+        value = self.package.module(module)
+        for name in qualname.split(".") if qualname else []:
+            value = getattr(value, name)
+        return value
+
+
+class Check:
+    """Takes down the observations of one case."""
+
+    def __init__(self) -> None:
+        self.observations: list[tuple[str, str, str]] = []
+        self.steps: list[str] = []
+        self.first: tuple[str, str, str, tuple[str, ...]] | None = None
+
+    def step(self, text: str) -> None:
+        """Tell what happens next; the learner reads the last few of these when something is wrong."""
+        self.steps.append(text)
+
+    def equal(self, what: str, got: Any, expected: Any) -> bool:
+        """Observe a value; it should equal `expected`. Give plain lists and numbers: their text is compared."""
+        self.observations.append((what, _text(got), _text(expected)))
+        is_right = bool(got == expected)
+        if not is_right and self.first is None:
+            self.first = (what, _text(expected), _text(got), tuple(self.steps[-STEPS_SHOWN:]))
+        return is_right
+
+    def true(self, what: str, condition: Any) -> bool:
+        """Observe whether something holds that should."""
+        return self.equal(what, bool(condition), True)
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]} ... ({len(text)} characters)"
+
+
+Case = Callable[[Engine, Check], None]
+CASES: dict[str, list[Case]] = {}
+
+
+def case(exercise_id: str) -> Callable[[Case], Case]:
+    """Register a function as a case of an exercise. Its docstring is the story that the learner reads."""
+
+    def register(function: Case) -> Case:
+        CASES.setdefault(exercise_id, []).append(function)
+        return function
+
+    return register
+
+
+def grader_path(file_name: str, root: Path = ROOT) -> Path:
+    """The grader of a chapter, by the name of its file of answers."""
+    return root / "tests" / "exercises" / file_name
+
+
+def load_grader(path: Path, exercise_id: str) -> list[Case]:
+    """The cases of an exercise, read afresh.
+
+    Raises:
+        LookupError: there is none.
+    """
+    CASES.pop(exercise_id, None)
+    spec = importlib.util.spec_from_file_location(f"grader_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not CASES.get(exercise_id):
+        raise LookupError(f"{path.name} has no case for {exercise_id}")
+    return CASES[exercise_id]
+
+
+def grade(package: Package, path: Path, exercise_id: str, keep: str | None = None) -> Verdict:
+    """Run all cases of an exercise on a package; meant for a process of its own (see `runner`).
+
+    Args:
+        keep: name of the case whose observations are wanted in full.
+    """
+    hasher, finding, num_failed = hashlib.sha256(), None, 0
+    kept: dict[str, list[tuple[str, str, str]]] = {}
+    cases = load_grader(path, exercise_id)
+    for function in cases:
+        story = " ".join((function.__doc__ or function.__name__).split())
+        print(f"{CASE_MARK}{function.__name__}|{story}", flush=True)
+        check = Check()
+        error: tuple[str, ...] = ()
+        try:
+            function(Engine(package), check)
+        except Exception as raised:
+            error = runner.describe_error(raised, package)
+            check.observations.append(("raised", type(raised).__name__, "no error"))
+            if check.first is None:
+                check.first = ("an error", "no error", type(raised).__name__, tuple(check.steps[-STEPS_SHOWN:]))
+            else:
+                error = ()  # a consequence of what was wrong before it
+        hasher.update(repr((function.__name__, [entry[:2] for entry in check.observations])).encode())
+        num_failed += check.first is not None
+        if check.first and finding is None:
+            what, expected, got, steps = check.first
+            finding = Finding(function.__name__, story, steps, what, expected, got, error)
+        if function.__name__ == keep:
+            kept[keep] = check.observations
+    return Verdict(hasher.hexdigest(), finding, kept, len(cases), num_failed)
+
+
+def generate(package: Package) -> tuple[list[list[int]], list[str]]:
+    """Have a package's engine write, greedily.
+
+    Returns:
+        the tokens of each answer, and the ids of exercises whose spliced function was never called.
+    """
+    # tqdm makes a semaphore of the system for its bars, even hidden ones; a thread's lock leaves nothing behind.
+    tqdm.set_lock(threading.RLock())
+    module = package.load()
+    calls = _Calls(package)
+    options: dict[str, Any] = ENGINE_OPTIONS | {"device": "cpu"} | package.options
+    rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
+    sys.setprofile(calls)
+    try:
+        with module.LLM("qwen3-tiny", **options) as llm:
+            answers = [answer for params in rounds for answer in llm.generate(PROMPTS, params, use_tqdm=False)]
+    finally:
+        sys.setprofile(None)
+    failed = [answer["error"] for answer in answers if answer["finish_reason"] == "error"]
+    if failed:
+        raise RuntimeError(failed[0])
+    return [list(answer["token_ids"]) for answer in answers], sorted(calls.missing.values())
+
+
+def record(package: Package) -> dict[str, Any]:
+    """A trace of a package's engine at work, for the widgets; it ends early if a step raises.
+
+    Raises:
+        ImportError: there are no widgets here.
+    """
+    from nanovllm.engine.trace import TraceRecorder
+    from nanovllm.viz.record import token_texts
+    from nanovllm.viz.trace import complete_events
+
+    tqdm.set_lock(threading.RLock())
+    module = package.load()
+    params = module.SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    with module.LLM("qwen3-tiny", **(ENGINE_OPTIONS | {"device": "cpu"} | package.options)) as llm:
+        recorder = TraceRecorder(llm, made_by="show")
+        for i, prompt in enumerate(PROMPTS):
+            llm.add_request(prompt, params)
+            for _ in range(2 if i < len(PROMPTS) - 1 else 100):
+                try:
+                    if not llm.is_finished():
+                        llm.step()
+                except Exception:
+                    break
+        recorder.detach()
+        for seq in recorder.trace["seqs"].values():
+            seq["texts"] = token_texts(llm.tokenizer, [*seq["prompt_ids"], *seq.get("output_ids", [])])
+    return complete_events(recorder.trace)
+
+
+class _Calls:
+    """A profiler that waits until every spliced function has been called once, and then removes itself."""
+
+    def __init__(self, package: Package) -> None:
+        functions = [piece for piece in package.pieces if piece.name]
+        self.missing = {(piece.name, piece.first): piece.exercise_id for piece in functions}
+        self.names = {piece.name for piece in functions}
+        self.package = package
+
+    def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name in self.names:
+            for line in (code.co_firstlineno, code.co_firstlineno + 1):  # a decorator may be ours, above their lines
+                piece, _ = runner.locate(code.co_filename, line, self.package)
+                if piece is not None:
+                    self.missing.pop((piece.name, piece.first), None)
+        if not self.missing:
+            sys.setprofile(None)

@@ -1,0 +1,141 @@
+"""The exercises as ``exercises/exercises.toml`` lists them, and what can be derived from that alone."""
+
+import ast
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from . import source
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = "exercises/exercises.toml"
+LABS = "exercises.kit.labs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """One function that the learner writes.
+
+    Args:
+        id: chapter and name, for example "ch05.deallocate".
+        symbol: where the function lives, for example "nanovllm.engine.block_manager:BlockManager.deallocate".
+        title: what it does, in a few words.
+        minutes: how long it takes somebody who has read the chapter up to here.
+        difficulty: 1 to 3.
+        hints: three: the idea, where to look, almost the code.
+        why: the reason behind the solution, shown with it.
+        needs: ids of exercises that are better solved before; nothing depends on it but the advice.
+        bypassed_by: options of `LLM` (or "package.module:CONSTANT") and the values that keep faster paths from
+            going around this function.
+        splice: False for what is not part of the engine; its source is in exercises/kit/labs.py.
+        time_limit: seconds a check may take.
+    """
+
+    id: str
+    symbol: str
+    title: str
+    minutes: int
+    difficulty: int
+    hints: tuple[str, ...]
+    why: str
+    needs: tuple[str, ...] = ()
+    bypassed_by: Mapping[str, Any] = field(default_factory=dict)
+    splice: bool = True
+    time_limit: float = 5.0
+    chapter_name: str = ""
+
+    @property
+    def chapter(self) -> str:
+        """The chapter's short name, for example "ch05"."""
+        return self.id.split(".")[0]
+
+    @property
+    def file_name(self) -> str:
+        """File of the chapter's answers, for example "ch05_block_manager.py"."""
+        return f"{self.chapter}_{self.chapter_name}.py"
+
+    @property
+    def module(self) -> str:
+        """Full name of the module that the function lives in."""
+        return self.symbol.split(":")[0]
+
+    @property
+    def qualname(self) -> str:
+        """Name of the function in its module, for example "BlockManager.deallocate"."""
+        return self.symbol.split(":")[1]
+
+    @property
+    def name(self) -> str:
+        """Name of the function itself."""
+        return self.qualname.rsplit(".")[-1]
+
+    @property
+    def path(self) -> str:
+        """The module's file in an assembled package, for example "engine/block_manager.py"."""
+        return "labs.py" if self.module == LABS else "/".join(self.module.split(".")[1:]) + ".py"
+
+    def module_text(self, root: Path = ROOT) -> str:
+        """Source of the module that the function lives in."""
+        return (root / (self.module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+
+    def reference(self, root: Path = ROOT) -> str:
+        """Our own code of the function."""
+        return source.symbol_source(root, self.module.replace(".", "/") + ".py", self.qualname)[0]
+
+    def stub(self, root: Path = ROOT) -> str:
+        """The signature and the docstring, and nothing that works."""
+        return source.make_stub(self.reference(root), self.id)
+
+    def reference_node(self, root: Path = ROOT) -> source.Definition:
+        """The function's syntax tree."""
+        node = ast.parse(self.reference(root)).body[0]
+        assert isinstance(node, source.Definition)
+        return node
+
+
+def load(root: Path = ROOT) -> dict[str, Exercise]:
+    """All exercises by id, in the manifest's order; none if there is no manifest.
+
+    Raises:
+        SourceError: an entry is wrong; the message names it.
+    """
+    path = root / MANIFEST
+    return _load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+@lru_cache(maxsize=4)
+def _load(text: str) -> dict[str, Exercise]:
+    data = tomllib.loads(text)
+    exercises: dict[str, Exercise] = {}
+    for entry in data["exercise"]:
+        exercise_id = entry.get("id", "an entry without id")
+        try:
+            lists = {name: tuple(entry[name]) for name in ("hints", "needs") if name in entry}
+            exercise = Exercise(chapter_name=data["chapters"][exercise_id.split(".")[0]], **entry | lists)
+        except (TypeError, KeyError) as error:
+            raise source.SourceError(f"{MANIFEST}: {exercise_id}: {error}") from None
+        unknown = [other for other in exercise.needs if other not in exercises]
+        if exercise_id in exercises or len(exercise.hints) != 3 or unknown:
+            problem = (
+                f"needs {unknown}, which do not come before it" if unknown else "is there twice, or has not three hints"
+            )
+            raise source.SourceError(f"{MANIFEST}: {exercise_id} {problem}")
+        exercises[exercise_id] = exercise
+    return exercises
+
+
+def get(exercise_id: str, root: Path = ROOT) -> Exercise:
+    """The exercise of that id.
+
+    Raises:
+        KeyError: there is none; the message names those that are close.
+    """
+    exercises = load(root)
+    if exercise_id not in exercises:
+        close = difflib.get_close_matches(exercise_id, exercises, n=3, cutoff=0.3) or list(exercises)
+        raise KeyError(f"there is no exercise {exercise_id!r}; did you mean {' or '.join(close)}?")
+    return exercises[exercise_id]

@@ -1,0 +1,77 @@
+"""How things are said to the learner: the same words in a notebook, a terminal and an editor."""
+
+import html
+import textwrap
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+# The symbol beside the color says the same, for those who do not see the color.
+KINDS = {"passed": ("✓", "#009E73", "green"), "failed": ("✗", "#D55E00", "red"), "todo": ("·", "#0072B2", "blue")}
+MONOSPACED = (
+    "steps",
+    "raised",
+    "where",
+    "your prints",
+    "expected",
+    "got",
+    "ours",
+    "our answer",
+    "same",
+    "here",
+    "then",
+)
+
+
+@dataclass
+class Message:
+    """A title and labeled texts.
+
+    Args:
+        title: one line.
+        rows: label and text; an empty label for a text of its own.
+        kind: "passed", "failed" or "todo".
+    """
+
+    title: str
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    kind: str = "todo"
+
+    def __repr__(self) -> str:
+        width = max((len(label) for label, _ in self.rows), default=0)
+        lines = [f"{KINDS[self.kind][0]} {self.title}"]
+        for label, text in self.rows:
+            first, *rest = (text if label in MONOSPACED else _wrapped(text)).splitlines() or [""]
+            lines += [f"  {label:{width}}  {first}", *(f"  {'':{width}}  {line}" for line in rest)]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        symbol, color, _ = KINDS[self.kind]
+        cell = "text-align:left;vertical-align:baseline;padding:0.1em 0.8em 0.1em 0;background:none"
+        rows = "".join(
+            f"<tr style='background:none'><td style='{cell};opacity:0.75;white-space:nowrap'>{html.escape(label)}</td>"
+            f"<td style='{cell};white-space:pre-wrap;{_font(label)}'>{html.escape(text)}</td></tr>"
+            for label, text in self.rows
+        )
+        return (
+            f"<div style='border-left:0.3em solid {color};padding-left:0.8em' role='status'>"
+            f"<b>{symbol} {html.escape(self.title)}</b><table style='margin:0.3em 0'>{rows}</table></div>"
+        )
+
+    def __rich__(self) -> RenderableType:
+        symbol, _, color = KINDS[self.kind]
+        table = Table.grid(padding=(0, 2))
+        for label, text in self.rows:
+            table.add_row(Text(label, style="dim"), Text(text))
+        return Panel(Group(table), title=Text(f"{symbol} {self.title}"), border_style=color, title_align="left")
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.fill(line, 96, break_on_hyphens=False) for line in text.splitlines())
+
+
+def _font(label: str) -> str:
+    return "font-family:var(--jp-code-font-family, monospace)" if label in MONOSPACED else ""

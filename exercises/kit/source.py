@@ -1,0 +1,147 @@
+"""Cutting functions out of source text and putting others in: everything by syntax tree, nothing by eye.
+
+The text outside of what is replaced stays as it is, byte for byte, so line numbers and comments survive.
+"""
+
+import ast
+import textwrap
+from functools import lru_cache
+from pathlib import Path
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class SourceError(Exception):
+    """Something that is named in the course is not in the code; the message says what."""
+
+
+def find(tree: ast.AST, symbol: str) -> Definition | None:
+    """The definition of a dotted name, for example ``Scheduler.schedule``, or None."""
+    node: ast.AST | None = tree
+    for name in symbol.split("."):
+        body = getattr(node, "body", [])
+        node = next((child for child in body if isinstance(child, Definition) and child.name == name), None)
+    return node if isinstance(node, Definition) else None
+
+
+def span(node: Definition) -> tuple[int, int]:
+    """First and last line number of a definition, decorators included."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]), node.end_lineno or 0
+
+
+@lru_cache(maxsize=512)
+def cut(text: str, symbol: str) -> tuple[str, int]:
+    """The code of a definition without its indentation, and its first line number.
+
+    Raises:
+        SourceError: there is none of that name.
+    """
+    node = find(ast.parse(text), symbol)
+    if node is None:
+        raise SourceError(f"no {symbol}")
+    first, last = span(node)
+    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : last])), first
+
+
+def symbol_source(root: Path, path: str, symbol: str) -> tuple[str, int]:
+    """Cut a function, class or method out of a module.
+
+    Args:
+        root: the folder that ``path`` starts from.
+        path: a Python file, for example ``nanovllm/engine/scheduler.py``.
+        symbol: its name in the module, dotted for a method, for example ``Scheduler.schedule``.
+
+    Returns:
+        The code, decorators included and without its indentation, and its first line number.
+
+    Raises:
+        SourceError: there is no such file, or no such function or class in it.
+    """
+    file = root / path
+    if not file.is_file():
+        raise SourceError(f"there is no file {path}")
+    try:
+        return cut(file.read_text(encoding="utf-8"), symbol)
+    except SourceError:
+        raise SourceError(f"{path} defines no {symbol}") from None
+
+
+def _docstring(node: ast.AST) -> ast.Expr | None:
+    first = node.body[0] if isinstance(node, Definition) else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return first
+    return None
+
+
+def without_docstring(code: str) -> str:
+    """A function's code without its docstring."""
+    docstring = _docstring(ast.parse(code).body[0])
+    lines = code.splitlines()
+    return "\n".join([*lines[: docstring.lineno - 1], *lines[docstring.end_lineno :]]) if docstring else code
+
+
+def make_stub(code: str, message: str) -> str:
+    """Keep the signature and the docstring of a function; what it does is replaced by raising `message`."""
+    (function,) = ast.parse(code).body
+    assert isinstance(function, ast.FunctionDef)
+    docstring, first = _docstring(function), function.body[0]
+    kept = docstring.end_lineno if docstring else first.lineno - 1
+    indent = " " * first.col_offset
+    return "\n".join([*code.splitlines()[:kept], f'{indent}raise NotImplementedError("{message}")'])
+
+
+def is_stub(function: Definition) -> bool:
+    """Whether a function does nothing but raise NotImplementedError."""
+    body = function.body[1:] if _docstring(function) else function.body
+    return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
+
+
+def same_code(one: Definition, other: Definition) -> bool:
+    """Whether two functions are the same but for comments, layout, docstrings and annotations."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(node: Definition) -> str:
+    copy = ast.parse(ast.unparse(node)).body[0]
+    for child in ast.walk(copy):
+        if isinstance(child, Definition) and (docstring := _docstring(child)):
+            child.body.remove(docstring)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            child.returns = None
+        if isinstance(child, ast.arg):
+            child.annotation = None
+    return ast.dump(copy)
+
+
+def indent(code: str, prefix: str) -> list[str]:
+    """Lines of `code`, indented by `prefix`; the inside of multi-line strings stays as it is, but for docstrings."""
+    tree = ast.parse(code)
+    docstrings = {id(text.value) for node in ast.walk(tree) if (text := _docstring(node))}
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings
+        if is_text or isinstance(node, ast.JoinedStr):
+            inside.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]
+    lines = enumerate(code.splitlines(), start=1)
+    return [prefix + line if line.strip() and number not in inside else line for number, line in lines]
+
+
+@lru_cache(maxsize=64)
+def imports_of(text: str, module: str) -> tuple[str, ...]:
+    """Import lines that give a file the same names as `module` has, whose source is `text`.
+
+    Relative imports become absolute; what the module defines itself is imported from it.
+    """
+    lines, own = [], []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            lines.append(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            parent = module.rsplit(".", node.level)[0] + "." if node.level else ""
+            names = ", ".join(ast.unparse(alias) for alias in node.names if alias.name != "TYPE_CHECKING")
+            lines += [f"from {parent}{node.module or ''}".rstrip(".") + f" import {names}"] if names else []
+        elif isinstance(node, Definition):
+            own.append(node.name)
+        elif isinstance(node, ast.Assign):
+            own += [target.id for target in node.targets if isinstance(target, ast.Name) and target.id != "logger"]
+    return tuple([*lines, f"from {module} import {', '.join(own)}"] if own else lines)

@@ -1,0 +1,1 @@
+"""Sequences, blocks, scheduling, and the runner that turns a schedule into tensors."""

@@ -1,0 +1,221 @@
+"""The KV cache as blocks: who owns which, which can be shared, which can be taken back.
+
+Paging follows PagedAttention (Kwon et al., 2023, section 4); prefix caching by chained hashes of full
+blocks follows vLLM (vllm/v1/core/block_pool.py, kv_cache_utils.py).
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from .trace import TraceRecorder
+
+NO_HASH = -1
+
+
+@dataclass(slots=True)
+class Block:
+    """A fixed number of slots in the KV cache, for that many tokens of one sequence, or of several.
+
+    A full block has a `hash`: of its tokens and all before them. `content_id` numbers what is in it,
+    `parent_id` is the content id of the block before; comparing these and the tokens makes a cache hit
+    exact even if two different prefixes have the same hash.
+    """
+
+    block_id: int
+    ref_count: int = 0
+    hash: int = NO_HASH
+    token_ids: list[int] = field(default_factory=list)
+    content_id: int = -1
+    parent_id: int = -1
+
+    def forget(self) -> None:
+        """Drop what the block says about its content; it is about to be overwritten."""
+        self.hash, self.token_ids, self.content_id, self.parent_id = NO_HASH, [], -1, -1
+
+
+class BlockManager:
+    """Hands out KV-cache blocks, counts who uses them, and finds those that can be reused.
+
+    After every call: free and used blocks are all blocks and disjoint, and a block's `ref_count` is the
+    number of block tables that name it (0 exactly if it is free). A freed block keeps its hash until it
+    is handed out again, so an equal prefix can revive it: free blocks are the cache.
+
+    Args:
+        num_blocks: size of the pool.
+        block_size: tokens a block holds.
+        enable_prefix_caching: whether full blocks are hashed and shared.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self.hash_to_block_id: dict[int, int] = {}
+        # Keys only, in order of release: the left end was freed longest ago and is taken first (LRU).
+        # An ordered dict, because a hit takes a block out of the middle.
+        self.free_block_ids: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self.used_block_ids: set[int] = set()
+        self.recorder: TraceRecorder | None = None
+        self._content_ids = count()
+
+    @staticmethod
+    def compute_hash(token_ids: SequenceOf[int], prefix: int = NO_HASH) -> int:
+        """64-bit hash of a full block: of its tokens and, through `prefix`, of everything before.
+
+        Args:
+            token_ids: the tokens of the block.
+            prefix: hash of the block before it; -1 for the first block.
+        """
+        hasher = xxhash.xxh64()
+        if prefix != NO_HASH:
+            hasher.update(prefix.to_bytes(8, "little"))
+        hasher.update(np.asarray(token_ids, dtype=np.int64).tobytes())
+        return hasher.intdigest()
+
+    def can_allocate(self, seq: Sequence) -> bool:
+        """Whether the free blocks are enough for all tokens of `seq`, those it can share counted off."""
+        return self.num_new_blocks(seq) <= len(self.free_block_ids)
+
+    def num_new_blocks(self, seq: Sequence) -> int:
+        """Blocks that `allocate(seq)` would take from the free ones (a hit on a free block takes one too)."""
+        return seq.num_blocks - sum(self.blocks[block_id].ref_count > 0 for block_id in self.find_cached_blocks(seq))
+
+    def find_cached_blocks(self, seq: Sequence) -> list[int]:
+        """Ids of the cached blocks that hold the longest prefix of `seq`.
+
+        At least one token is left out, because the last token's output is what the next one is sampled from.
+        """
+        found: list[int] = []
+        if not self.enable_prefix_caching:
+            return found
+        parent_id = -1
+        for i in range((seq.num_tokens - 1) // self.block_size):
+            block_id = self.hash_to_block_id.get(self._block_hash(seq, i), -1)
+            if block_id == -1:
+                break
+            block = self.blocks[block_id]
+            if block.parent_id != parent_id or block.token_ids != seq.block(i):
+                break
+            found.append(block_id)
+            parent_id = block.content_id
+        return found
+
+    def allocate(self, seq: Sequence) -> None:
+        """Give `seq` blocks for all its tokens, sharing cached ones; set `block_table` and `num_cached_tokens`.
+
+        Raises:
+            RuntimeError: the sequence has blocks already, or there are not enough (ask `can_allocate` first).
+        """
+        if seq.block_table:
+            raise RuntimeError(f"sequence {seq.seq_id} already has blocks")
+        if not self.can_allocate(seq):
+            raise RuntimeError(f"sequence {seq.seq_id} needs more blocks than are free")
+        cached = self.find_cached_blocks(seq)
+        for block_id in cached:
+            self._share(block_id, seq)
+        seq.block_table = cached
+        seq.num_cached_tokens = len(cached) * self.block_size
+        while len(seq.block_table) < seq.num_blocks:
+            self._append_new_block(seq)
+
+    def deallocate(self, seq: Sequence) -> None:
+        """Take all blocks of `seq` back.
+
+        The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
+        """
+        released = []
+        for block_id in reversed(seq.block_table):
+            block = self.blocks[block_id]
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                self.used_block_ids.remove(block_id)
+                self.free_block_ids[block_id] = None
+                released.append(block_id)
+        seq.block_table = []
+        seq.num_cached_tokens = 0
+        if self.recorder:
+            self.recorder.event("release", seq, blocks=released)
+
+    def can_append(self, seq: Sequence) -> bool:
+        """Whether there is a slot for the last token of `seq`: in its last block, or in a free one."""
+        return len(seq.block_table) >= seq.num_blocks or len(self.free_block_ids) > 0
+
+    def may_append(self, seq: Sequence) -> None:
+        """Give `seq` one more block if its last token is the first of a new block.
+
+        Raises:
+            RuntimeError: a block is needed and none is free (ask `can_append` first).
+        """
+        if len(seq.block_table) < seq.num_blocks:
+            self._append_new_block(seq)
+
+    def hash_blocks(self, seq: Sequence) -> None:
+        """Make the blocks that the current step fills findable.
+
+        This runs when the step is scheduled, before the keys and values exist, so that requests of the same
+        step can share: every layer stores the whole batch's keys and values before any row attends.
+        """
+        if not self.enable_prefix_caching:
+            return
+        num_known = seq.num_tokens - seq.has_pending_token
+        for i in range(seq.num_cached_blocks, min(seq.num_computed_after_step, num_known) // self.block_size):
+            self._register(seq, i)
+
+    def _block_hash(self, seq: Sequence, i: int) -> int:
+        """Hash of the i-th (full) block of `seq`, computed once and kept on the sequence."""
+        while len(seq.block_hashes) <= i:
+            prefix = seq.block_hashes[-1] if seq.block_hashes else NO_HASH
+            seq.block_hashes.append(self.compute_hash(seq.block(len(seq.block_hashes)), prefix))
+        return seq.block_hashes[i]
+
+    def _register(self, seq: Sequence, i: int) -> None:
+        """Write down what the i-th block of `seq` holds. Of equal blocks, the first one stays findable."""
+        block = self.blocks[seq.block_table[i]]
+        block.hash, block.token_ids = self._block_hash(seq, i), seq.block(i)
+        block.parent_id = self.blocks[seq.block_table[i - 1]].content_id if i else -1
+        known = self.blocks[self.hash_to_block_id.get(block.hash, block.block_id)]
+        if known.parent_id == block.parent_id and known.token_ids == block.token_ids and known is not block:
+            block.content_id = known.content_id
+        else:
+            # A block known by the same hash cannot be reached if its parent was evicted; it must not stand in the way.
+            block.content_id = next(self._content_ids)
+            self.hash_to_block_id[block.hash] = block.block_id
+        if self.recorder:
+            parent = seq.block_hashes[i - 1] if i else NO_HASH
+            self.recorder.event("hash", seq, block=block.block_id, hash=block.hash, parent=parent)
+
+    def _share(self, block_id: int, seq: Sequence) -> None:
+        """Count `seq` as one more owner of a cached block, reviving it if it was free."""
+        block = self.blocks[block_id]
+        if block.ref_count == 0:
+            del self.free_block_ids[block_id]
+            self.used_block_ids.add(block_id)
+        block.ref_count += 1
+        if self.recorder:
+            self.recorder.event("share", seq, block=block_id)
+
+    def _append_new_block(self, seq: Sequence) -> None:
+        """Hand the block that was freed longest ago to `seq`, forgetting what it had cached."""
+        if not self.free_block_ids:
+            raise RuntimeError(f"no free block for sequence {seq.seq_id}")
+        block_id, _ = self.free_block_ids.popitem(last=False)
+        block = self.blocks[block_id]
+        if self.hash_to_block_id.get(block.hash) == block_id:
+            del self.hash_to_block_id[block.hash]
+        if self.recorder and block.hash != NO_HASH:
+            self.recorder.event("evict", seq, block=block_id, hash=block.hash)
+        block.forget()
+        block.ref_count = 1
+        self.used_block_ids.add(block_id)
+        seq.block_table.append(block_id)
+        if self.recorder:
+            self.recorder.event("append", seq, block=block_id)

@@ -1,0 +1,486 @@
+"""Turns scheduled sequences into tensors, runs the model on them, and samples.
+
+Compare vllm/v1/worker/gpu_model_runner.py.
+"""
+
+import gc
+import logging
+from typing import Any
+
+import torch
+import xxhash
+
+from ..config import Config
+from ..layers.attention import Attention, get_attention_backend
+from ..layers.linear import LinearBase
+from ..layers.sampler import Sampler, SamplingMetadata, compute_logprobs
+from ..models import get_model_class
+from ..utils.context import get_context, reset_context, set_context
+from ..utils.loader import init_dummy_weights, load_model
+from ..utils.memory import available_memory
+from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
+from .sequence import PENDING_TOKEN, Sequence
+
+logger = logging.getLogger(__name__)
+
+# On a CPU the pool is sized for this many sequences at most.
+CPU_POOL_SEQS = 64
+
+
+class ModelRunner:
+    """One rank's model, its KV cache, and its CUDA graphs.
+
+    Args:
+        config: of the engine; `num_kvcache_blocks` is filled in if it is -1.
+        group: this rank's place in the tensor-parallel group.
+
+    Raises:
+        ValueError: the model or its weights do not fit.
+        MemoryError: weights or KV cache do not fit into memory; says which option to change.
+    """
+
+    def __init__(self, config: Config, group: TensorParallelGroup = TensorParallelGroup()) -> None:
+        self.config = config
+        self.group = group
+        self.block_size = config.kvcache_block_size
+        self.device = torch.device(f"cuda:{group.rank}" if config.device == "cuda" else config.device)
+        self.sampler = Sampler()
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.graph_buffers: dict[str, torch.Tensor] = {}
+        self.num_graph_replays = 0
+        try:
+            self.model = self.build_model()
+            self.warmup_model()
+            self.kv_cache = self.allocate_kv_cache()
+            if self.config.is_enabled("cuda_graph"):
+                self.capture_cudagraph()
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(
+                "out of GPU memory at start; lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization "
+                f"({config.gpu_memory_utilization}), or use a smaller model: {error}"
+            ) from error
+
+    def build_model(self) -> torch.nn.Module:
+        """The model on its device, with its weights."""
+        model_class = get_model_class(self.config.hf_config)
+        default_dtype = torch.get_default_dtype()
+        torch.set_default_dtype(self.config.dtype)
+        try:
+            with self.device, tensor_parallel_group(self.group):
+                model = model_class(self.config.hf_config)
+        finally:
+            torch.set_default_dtype(default_dtype)
+        if self.config.load_format == "dummy":
+            init_dummy_weights(model, self.config.seed)
+        else:
+            load_model(model, self.config.model_path)
+        self.backend = get_attention_backend(self.config.attention_backend)
+        for layer in self.attention_layers(model):
+            layer.backend = self.backend
+        for module in [*model.modules(), self.sampler]:
+            optimization = getattr(module, "optimization", None)
+            if isinstance(optimization, str):
+                setattr(module, "is_fused", self.config.is_enabled(optimization))  # noqa: B010 (any of several classes)
+            if isinstance(module, LinearBase) and self.config.is_enabled("packed_weights"):
+                module.pack_weight()
+        return model.eval()
+
+    @staticmethod
+    def attention_layers(model: torch.nn.Module) -> list[Attention]:
+        """The attention layers in order."""
+        return [module for module in model.modules() if isinstance(module, Attention)]
+
+    def warmup_model(self) -> None:
+        """Run the largest prefill once on a GPU, so that the memory it needs is known before the pool is sized."""
+        if self.config.device != "cuda":
+            return
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        max_len = min(self.config.max_num_batched_tokens, self.config.max_model_len)
+        num_seqs = max(1, min(self.config.max_num_batched_tokens // max_len, self.config.max_num_seqs))
+        seqs = [Sequence([0] * max_len, block_size=self.block_size) for _ in range(num_seqs)]
+        for seq in seqs:
+            seq.num_scheduled_tokens = len(seq)
+        self.run(seqs, is_prefill=True)
+        torch.cuda.empty_cache()
+
+    def allocate_kv_cache(self) -> torch.Tensor:
+        """Allocate the pool and hand every attention layer its part.
+
+        Returns:
+            [2 (keys, values), num_layers, num_blocks, block_size, num_kv_heads, head_dim]; with CUDA graphs one
+            block more than the scheduler knows of, into which padded rows write.
+
+        Raises:
+            MemoryError: not even one block fits.
+        """
+        layers = self.attention_layers(self.model)
+        shape = (self.block_size, layers[0].num_kv_heads, layers[0].head_dim)
+        element_size = torch.empty(0, dtype=self.config.dtype).element_size()
+        block_bytes = 2 * len(layers) * shape[0] * shape[1] * shape[2] * element_size
+        if self.config.num_kvcache_blocks == -1:
+            self.config.num_kvcache_blocks = self.num_blocks_that_fit(block_bytes)
+        num_blocks = self.config.num_kvcache_blocks + int(self.config.is_enabled("cuda_graph"))
+        try:
+            # Most systems promise more memory than there is, and kill the process that takes them at their word.
+            if self.config.device == "cpu" and num_blocks * block_bytes > available_memory():
+                raise RuntimeError(f"only {available_memory() / 1e9:.1f} GB of memory are free")
+            kv_cache = torch.zeros(2, len(layers), num_blocks, *shape, dtype=self.config.dtype, device=self.device)
+        except RuntimeError as error:
+            raise MemoryError(
+                f"a KV cache of {num_blocks} blocks needs {num_blocks * block_bytes / 1e9:.1f} GB, which is not "
+                f"there; lower num_kvcache_blocks ({error})"
+            ) from error
+        for i, layer in enumerate(layers):
+            layer.k_cache, layer.v_cache = kv_cache[0, i], kv_cache[1, i]
+        return kv_cache
+
+    def num_blocks_that_fit(self, block_bytes: int) -> int:
+        """Size of the pool for the memory there is.
+
+        Raises:
+            MemoryError: not even one block fits.
+        """
+        if self.config.device == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            # What the largest step needs beside the weights comes back after it, but must be there.
+            activations = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
+            budget = int(total * self.config.gpu_memory_utilization) - (total - free) - activations
+            wanted = budget // block_bytes
+        else:
+            num_tokens = min(self.config.max_num_seqs, CPU_POOL_SEQS) * self.config.max_model_len
+            wanted = -(-num_tokens // self.block_size)
+            budget = available_memory() // 4 // self.group.size
+        # All ranks use the same block ids, so the rank with the least room decides.
+        num_blocks = self.group.minimum(min(wanted, budget // block_bytes))
+        if num_blocks < 1:
+            raise MemoryError(
+                f"no memory is left for the KV cache: a block takes {block_bytes / 1e6:.1f} MB and {budget / 1e6:.1f} "
+                "MB may be used; raise gpu_memory_utilization, lower max_num_batched_tokens, or free the device"
+            )
+        return num_blocks
+
+    def run(
+        self, seqs: list[Sequence], is_prefill: bool
+    ) -> tuple[list[int | None], list[dict[int, float] | None]] | None:
+        """Compute one step.
+
+        Returns:
+            a token and, where asked for, log-probabilities for each sequence; (None, None) for a prompt that was
+            cut. On ranks other than 0: None.
+        """
+        output = self.launch(seqs, is_prefill)
+        return None if output is None else output.wait()
+
+    @torch.inference_mode()
+    def launch(
+        self, seqs: list[Sequence], is_prefill: bool, previous: "StepOutput | None" = None
+    ) -> "StepOutput | None":
+        """Start one step without waiting for a GPU to finish it.
+
+        Args:
+            previous: the step before, whose tokens may still be pending (`seq.has_pending_token`).
+
+        Returns:
+            its output, to be waited for. On ranks other than 0: None.
+        """
+        prepare = self.prepare_prefill if is_prefill else self.prepare_decode
+        complete = [seq for seq in seqs if not seq.is_cut]
+        try:
+            input_ids, positions = prepare(seqs)
+            if previous is not None:
+                input_ids = self.fill_in_pending(input_ids, seqs, previous)
+            if is_prefill or not self.graphs:
+                logits = self.run_model(input_ids, positions, is_prefill)
+                if logits is None:
+                    return None
+                logits = logits[: len(complete)]
+                token_ids = self.sampler(logits, self.prepare_sample(complete))
+            else:
+                token_ids, logits = self.replay_cudagraph(input_ids, positions, self.prepare_sample(seqs))
+        finally:
+            reset_context()
+        num_logprobs = [seq.sampling_params.logprobs for seq in complete]
+        logprobs = None
+        if any(num is not None for num in num_logprobs):
+            logprobs = top_logprobs(logits, token_ids, max(num or 0 for num in num_logprobs))
+        return StepOutput(seqs, token_ids, num_logprobs, logprobs)
+
+    def fill_in_pending(self, input_ids: torch.Tensor, seqs: list[Sequence], previous: "StepOutput") -> torch.Tensor:
+        """Replace pending tokens, on the device, by what the step before has sampled."""
+        if not any(seq.has_pending_token for seq in seqs):
+            return input_ids
+        row_of = {seq.seq_id: row for row, seq in enumerate(previous.seqs)}
+        rows = self.to_device([row_of.get(seq.seq_id, 0) for seq in seqs], torch.int64)
+        return torch.where(input_ids == PENDING_TOKEN, previous.token_ids[rows], input_ids)
+
+    def prepare_prefill(self, seqs: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Flatten the scheduled tokens of all sequences into one batch, and set the context.
+
+        Returns:
+            input_ids, positions: [num_tokens] int64.
+        """
+        input_ids: list[int] = []
+        positions: list[int] = []
+        slot_mapping: list[int] = []
+        cu_seqlens_q, cu_seqlens_k = [0], [0]
+        for seq in seqs:
+            start, end = seq.num_cached_tokens, seq.num_computed_after_step
+            input_ids += seq.scheduled_token_ids
+            positions += range(start, end)
+            slot_mapping += self.slots(seq, start, end)
+            cu_seqlens_q.append(cu_seqlens_q[-1] + end - start)
+            cu_seqlens_k.append(cu_seqlens_k[-1] + end)
+        # Without cached tokens, keys and values are all in this batch and the pages need not be read.
+        reads_cache = cu_seqlens_k[-1] > cu_seqlens_q[-1]
+        set_context(
+            is_prefill=True,
+            cu_seqlens_q=self.to_device(cu_seqlens_q, torch.int32),
+            cu_seqlens_k=self.to_device(cu_seqlens_k, torch.int32),
+            max_seqlen_q=max(seq.num_scheduled_tokens for seq in seqs),
+            max_seqlen_k=max(seq.num_computed_after_step for seq in seqs),
+            slot_mapping=self.to_device(slot_mapping, torch.int64),
+            block_tables=self.prepare_block_tables(seqs) if reads_cache else None,
+        )
+        return self.to_device(input_ids, torch.int64), self.to_device(positions, torch.int64)
+
+    def prepare_decode(self, seqs: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last token of every sequence, and the context.
+
+        Returns:
+            input_ids, positions: [num_seqs] int64.
+        """
+        positions = [seq.num_tokens - 1 for seq in seqs]
+        slot_mapping = [
+            seq.block_table[-1] * self.block_size + position % self.block_size
+            for seq, position in zip(seqs, positions, strict=True)
+        ]
+        set_context(
+            is_prefill=False,
+            slot_mapping=self.to_device(slot_mapping, torch.int64),
+            context_lens=self.to_device([seq.num_tokens for seq in seqs], torch.int32),
+            block_tables=self.prepare_block_tables(seqs),
+        )
+        input_ids = [seq.last_token for seq in seqs]
+        return self.to_device(input_ids, torch.int64), self.to_device(positions, torch.int64)
+
+    def slots(self, seq: Sequence, start: int, end: int) -> list[int]:
+        """Slots in the KV cache of the tokens `start` to `end - 1`; none before there is a cache."""
+        slots: list[int] = []
+        if not seq.block_table:
+            return slots
+        for i in range(start // self.block_size, -(-end // self.block_size)):
+            first, last = max(start - i * self.block_size, 0), min(end - i * self.block_size, self.block_size)
+            base = seq.block_table[i] * self.block_size
+            slots += range(base + first, base + last)
+        return slots
+
+    def prepare_block_tables(self, seqs: list[Sequence]) -> torch.Tensor:
+        """[num_seqs, longest table] int32, shorter tables padded with -1."""
+        width = max(len(seq.block_table) for seq in seqs)
+        rows = [seq.block_table + [-1] * (width - len(seq.block_table)) for seq in seqs]
+        return self.to_device(rows, torch.int32)
+
+    def prepare_sample(self, seqs: list[Sequence]) -> SamplingMetadata | None:
+        """Sampling parameters of the batch as tensors; None if every row is greedy."""
+        params = [seq.sampling_params for seq in seqs]
+        if all(p.is_greedy for p in params):
+            return None
+        vocab_size = self.config.hf_config.vocab_size
+        top_k = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params]
+        return SamplingMetadata(
+            temperatures=self.to_device([0.0 if p.is_greedy else p.temperature for p in params], torch.float32),
+            seeds=self.to_device([self.seed_of(seq) for seq in seqs], torch.int64),
+            positions=self.to_device([seq.num_tokens for seq in seqs], torch.int64),
+            min_p=self.to_device([p.min_p for p in params], torch.float32) if any(p.min_p for p in params) else None,
+            top_k=self.to_device(top_k, torch.int64) if min(top_k) < vocab_size else None,
+            top_p=self.to_device([p.top_p for p in params], torch.float32)
+            if min(p.top_p for p in params) < 1
+            else None,
+        )
+
+    def seed_of(self, seq: Sequence) -> int:
+        """The request's own seed, or one made of the engine's seed and the request's number; 63 bits."""
+        if seq.sampling_params.seed is not None:
+            return seq.sampling_params.seed & (2**63 - 1)
+        return xxhash.xxh64_intdigest(f"{self.config.seed}/{seq.seq_id}".encode()) & (2**63 - 1)
+
+    def run_model(self, input_ids: torch.Tensor, positions: torch.Tensor, is_prefill: bool) -> torch.Tensor | None:
+        """Logits [num_seqs, vocab_size] on rank 0, None elsewhere."""
+        return self.model.compute_logits(self.model(input_ids, positions))  # type: ignore[operator]
+
+    @torch.inference_mode()
+    def capture_cudagraph(self) -> None:
+        """Record the decode step, sampling included, once for every size in `graph_batch_sizes`, largest first.
+
+        A graph replays a recorded sequence of kernels on fixed buffers, so launching a step costs the CPU one call.
+        """
+        self.graph_buffers = self.allocate_graph_buffers()
+        max_batch_size = len(self.graph_buffers["input_ids"])
+        self.fill_graph_padding(0, max_batch_size)
+        pool = None
+        try:
+            for batch_size in reversed(graph_batch_sizes(max_batch_size)):
+                graph = torch.cuda.CUDAGraph()
+                self.run_in_graph_buffers(batch_size)  # compiles and allocates what a recording must not
+                torch.cuda.synchronize(self.device)
+                with torch.cuda.graph(graph, pool):
+                    self.run_in_graph_buffers(batch_size)
+                pool = pool or graph.pool()
+                self.graphs[batch_size] = graph
+        finally:
+            reset_context()
+
+    def allocate_graph_buffers(self) -> dict[str, torch.Tensor]:
+        """The fixed inputs and outputs of the graphs, for the largest batch."""
+        size = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        max_blocks = -(-self.config.max_model_len // self.block_size)
+        vocab_size = self.config.hf_config.vocab_size
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "input_ids": ((size,), torch.int64),
+            "positions": ((size,), torch.int64),
+            "slot_mapping": ((size,), torch.int64),
+            "context_lens": ((size,), torch.int32),
+            "block_tables": ((size, max_blocks), torch.int32),
+            "temperatures": ((size,), torch.float32),
+            "seeds": ((size,), torch.int64),
+            "logits": ((size, vocab_size), self.config.dtype),
+            "token_ids": ((size,), torch.int64),
+        }
+        return {name: torch.zeros(shape, dtype=dtype, device=self.device) for name, (shape, dtype) in shapes.items()}
+
+    def run_in_graph_buffers(self, batch_size: int) -> None:
+        """The decode step on the first rows of the fixed buffers."""
+        rows = {name: buffer[:batch_size] for name, buffer in self.graph_buffers.items()}
+        set_context(
+            is_prefill=False,
+            slot_mapping=rows["slot_mapping"],
+            context_lens=rows["context_lens"],
+            block_tables=rows["block_tables"],
+        )
+        logits = self.run_model(rows["input_ids"], rows["positions"], is_prefill=False)
+        if logits is None:  # only rank 0 has logits
+            return
+        rows["logits"].copy_(logits)
+        metadata = SamplingMetadata(rows["temperatures"], rows["seeds"], rows["positions"] + 1)
+        rows["token_ids"].copy_(self.sampler(rows["logits"], metadata))
+
+    def replay_cudagraph(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: SamplingMetadata | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens [num_seqs] and logits [num_seqs, vocab_size] from the smallest graph that is large enough.
+
+        Both are buffers that the next replay overwrites.
+        """
+        context, num_seqs, buffers = get_context(), len(input_ids), self.graph_buffers
+        batch_size = min(size for size in self.graphs if size >= num_seqs)
+        assert context.slot_mapping is not None and context.context_lens is not None
+        assert context.block_tables is not None
+        buffers["input_ids"][:num_seqs] = input_ids
+        buffers["positions"][:num_seqs] = positions
+        buffers["slot_mapping"][:num_seqs] = context.slot_mapping
+        buffers["context_lens"][:num_seqs] = context.context_lens
+        buffers["block_tables"][:num_seqs, : context.block_tables.shape[1]] = context.block_tables
+        if metadata is None:
+            buffers["temperatures"][:num_seqs] = 0.0
+        else:
+            buffers["temperatures"][:num_seqs] = metadata.temperatures
+            buffers["seeds"][:num_seqs] = metadata.seeds
+        self.fill_graph_padding(num_seqs, batch_size)
+        self.graphs[batch_size].replay()
+        self.num_graph_replays += 1
+        token_ids, logits = buffers["token_ids"][:num_seqs], buffers["logits"][:num_seqs]
+        if metadata is not None and metadata.has_filters:
+            token_ids.copy_(self.sampler(logits, metadata))
+        return token_ids, logits
+
+    def fill_graph_padding(self, start: int, end: int) -> None:
+        """Let the rows `start` to `end - 1` write to, and attend to, the block beyond the pool."""
+        if start == end:
+            return
+        self.graph_buffers["slot_mapping"][start:end] = self.config.num_kvcache_blocks * self.block_size
+        self.graph_buffers["context_lens"][start:end] = 1
+        self.graph_buffers["block_tables"][start:end] = self.config.num_kvcache_blocks
+        self.graph_buffers["temperatures"][start:end] = 0.0
+
+    def to_device(self, data: list[Any], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor on the device; to a GPU through pinned memory, without waiting for the copy."""
+        tensor = torch.tensor(data, dtype=dtype, pin_memory=self.config.device == "cuda")
+        return tensor.to(self.device, non_blocking=True)
+
+    def exit(self) -> None:
+        """Free the model, the cache and the graphs."""
+        self.graphs.clear()
+        self.graph_buffers.clear()
+        self.kv_cache = torch.empty(0)
+        self.model = torch.nn.Module()
+        gc.collect()
+        if self.config.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def graph_batch_sizes(max_batch_size: int) -> list[int]:
+    """1, 2, 4, then multiples of 8, and always `max_batch_size` itself, so that no batch is without a graph."""
+    sizes = {1, 2, 4, *range(8, min(max_batch_size, 256) + 1, 8), *range(256, max_batch_size + 1, 32)}
+    return sorted({size for size in sizes if size <= max_batch_size} | {max_batch_size})
+
+
+def top_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `num` most likely tokens of each row of logits, and after them the chosen one.
+
+    Returns:
+        log-probabilities and token ids, [num_seqs, num + 1] each.
+    """
+    table = compute_logprobs(logits)
+    values, ids = table.topk(min(num, table.shape[-1]), dim=-1)
+    chosen = token_ids.unsqueeze(-1)
+    return torch.cat((values, table.gather(-1, chosen)), dim=-1), torch.cat((ids, chosen), dim=-1)
+
+
+class StepOutput:
+    """What a step samples; on a GPU, the numbers may still be on their way.
+
+    Args:
+        seqs: the step's sequences; those that were cut stand last and have no token.
+        token_ids: [number of sequences with a token] int64, on the device.
+        num_logprobs: how many log-probabilities each of these sequences asked for, or None.
+        logprobs: see `top_logprobs`, or None if nobody asked.
+    """
+
+    def __init__(
+        self,
+        seqs: list[Sequence],
+        token_ids: torch.Tensor,
+        num_logprobs: list[int | None],
+        logprobs: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> None:
+        self.seqs = seqs
+        self.token_ids = token_ids
+        self._num_logprobs = num_logprobs
+        self._copies = [to_host(tensor) for tensor in (token_ids, *(logprobs or ()))]
+        self._event = torch.cuda.Event() if token_ids.is_cuda else None
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> tuple[list[int | None], list[dict[int, float] | None]]:
+        """Wait for the step to end; a token and the log-probabilities for each sequence, None where there are none."""
+        if self._event is not None:
+            self._event.synchronize()
+        token_ids, *logprobs = [copy.tolist() for copy in self._copies]
+        cut = [None] * (len(self.seqs) - len(token_ids))
+        if not logprobs:
+            return token_ids + cut, [None] * len(self.seqs)
+        tables: list[dict[int, float] | None] = []
+        for num, values, ids in zip(self._num_logprobs, *logprobs, strict=True):
+            table = dict(zip(ids[:num], values[:num], strict=True)) if num is not None else None
+            if table is not None:
+                table.setdefault(ids[-1], values[-1])
+            tables.append(table)
+        return token_ids + cut, tables + cut
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Start copying a tensor to pinned memory of the CPU; the tensor itself if it is there."""
+    if not tensor.is_cuda:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

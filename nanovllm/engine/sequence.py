@@ -1,0 +1,176 @@
+"""One request inside the engine: its tokens, and where their keys and values are stored."""
+
+from collections.abc import Sequence as SequenceOf
+from enum import Enum, auto
+from typing import Any
+
+from ..sampling_params import SamplingParams
+
+# Stands for a token that has been computed on the GPU and is still on its way to the CPU.
+PENDING_TOKEN = -1
+
+
+class SequenceStatus(Enum):
+    """Where a sequence is in its life: WAITING -> RUNNING -> FINISHED, and back to WAITING when preempted."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """The tokens of one request and the state the scheduler keeps for it.
+
+    Tokens fall into three ranges, each after the one before:
+    `num_cached_tokens` have their keys and values in the cache, `num_scheduled_tokens` are computed in
+    the current step, the rest wait. `block_table[i]` is the id of the block that holds tokens
+    `i * block_size` to `(i + 1) * block_size - 1`.
+
+    Args:
+        token_ids: the prompt, at least one token.
+        sampling_params: how its tokens are chosen and when it stops.
+        block_size: tokens a KV-cache block holds; belongs to the instance, so that engines can differ.
+        seq_id: number of the request in its engine.
+
+    Raises:
+        ValueError: `token_ids` is empty.
+    """
+
+    def __init__(
+        self,
+        token_ids: SequenceOf[int],
+        sampling_params: SamplingParams = SamplingParams(),
+        block_size: int = 256,
+        seq_id: int = 0,
+    ) -> None:
+        if not token_ids:
+            raise ValueError("token_ids is empty: a prompt needs at least one token")
+        self.seq_id = seq_id
+        self.status = SequenceStatus.WAITING
+        self.token_ids = list(token_ids)
+        self.last_token = self.token_ids[-1]
+        self.num_tokens = len(self.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_cached_tokens = 0
+        self.num_scheduled_tokens = 0
+        self.block_table: list[int] = []
+        self.block_size = block_size
+        self.block_hashes: list[int] = []  # of the full blocks, as far as anyone has asked
+        self.sampling_params = sampling_params
+        self.num_prefix_hit_tokens: int | None = None  # found in the prefix cache at the first admission
+        self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
+        self.stop_reason: int | str | None = None  # the stop token id or stop string, if one matched
+        self.error: str | None = None  # why, if the finish reason is "error"
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.token_ids[index]
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence(seq_id={self.seq_id}, {self.status.name}, {self.num_prompt_tokens} prompt + "
+            f"{self.num_completion_tokens} completion tokens, {self.num_cached_tokens} cached, "
+            f"block_table={self.block_table})"
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no further token will come."""
+        return self.status is SequenceStatus.FINISHED
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Number of generated tokens."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The tokens that came with the request."""
+        return self.token_ids[: self.num_prompt_tokens]
+
+    @property
+    def completion_token_ids(self) -> list[int]:
+        """The tokens generated so far."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that all tokens need; the last one may be partly filled."""
+        return (self.num_tokens + self.block_size - 1) // self.block_size
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks whose every slot holds computed keys and values."""
+        return self.num_cached_tokens // self.block_size
+
+    @property
+    def last_block_num_tokens(self) -> int:
+        """Tokens in the last block, from 1 to `block_size`."""
+        return self.num_tokens - (self.num_blocks - 1) * self.block_size
+
+    @property
+    def num_computed_after_step(self) -> int:
+        """Tokens that will have their keys and values in the cache once the current step has run."""
+        return self.num_cached_tokens + self.num_scheduled_tokens
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the current step leaves tokens uncomputed, so that no token can be sampled yet."""
+        return self.num_computed_after_step < self.num_tokens
+
+    @property
+    def scheduled_token_ids(self) -> list[int]:
+        """The tokens that the current step computes."""
+        if self.num_scheduled_tokens == 1 and not self.is_cut:
+            return [self.last_token]
+        return self.token_ids[self.num_cached_tokens : self.num_computed_after_step]
+
+    def block(self, i: int) -> list[int]:
+        """Token ids of the i-th logical block.
+
+        Raises:
+            IndexError: there is no such block.
+        """
+        if not 0 <= i < self.num_blocks:
+            raise IndexError(f"block {i} does not exist: the sequence has {self.num_blocks} blocks")
+        return self.token_ids[i * self.block_size : (i + 1) * self.block_size]
+
+    def append_token(self, token_id: int) -> None:
+        """Add a generated token. Its keys and values are computed in the step after."""
+        self.token_ids.append(token_id)
+        self.last_token = token_id
+        self.num_tokens += 1
+
+    @property
+    def has_pending_token(self) -> bool:
+        """Whether the last token is not known yet (only while the engine works one step ahead)."""
+        return self.last_token == PENDING_TOKEN
+
+    def resolve_pending_token(self, token_id: int) -> None:
+        """Fill in the last token, which has arrived."""
+        self.token_ids[-1] = self.last_token = token_id
+
+    def drop_pending_token(self) -> None:
+        """Forget a last token that will not be waited for."""
+        if self.has_pending_token:
+            self.token_ids.pop()
+            self.num_tokens -= 1
+            self.last_token = self.token_ids[-1]
+
+    def rewind(self, num_tokens: int) -> None:
+        """Wait again with the first `num_tokens` tokens and no blocks, whatever an interrupted step has left."""
+        del self.token_ids[num_tokens:], self.block_hashes[num_tokens // self.block_size :]
+        self.num_tokens, self.last_token = num_tokens, self.token_ids[-1]
+        self.status = SequenceStatus.WAITING
+        self.block_table, self.num_cached_tokens, self.num_scheduled_tokens = [], 0, 0
+        self.finish_reason = self.stop_reason = self.error = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker process needs of this step: in decode only the last token, not the whole history."""
+        state = self.__dict__.copy()
+        state["block_hashes"] = []
+        if self.num_completion_tokens > 0 and self.num_cached_tokens >= self.num_tokens - 1:
+            state["token_ids"] = []
+        return state

@@ -1,0 +1,309 @@
+"""Attention over the paged KV cache in Triton: one query a sequence (decode), or many (prefill).
+
+Both use the online softmax of FlashAttention (Dao et al., 2022): keys are read tile by tile, and a running
+maximum and sum make the result of the tiles so far exact. Decode splits long contexts into chunks of a fixed
+size that run in parallel, and merges them (Flash-Decoding, Dao et al., 2023); as the chunks depend on a sequence's
+own length only, its result does not depend on the rest of the batch.
+
+Exponentials are taken to the base 2, which the hardware has; the scale of the scores carries the factor log2(e).
+"""
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ...utils.context import Context
+
+# Tokens of a sequence that one decode program reads: the fewer sequences, the shorter, to occupy the whole GPU.
+# Pairs of (up to this many programs a chunk, chunk size), as measured on an H200.
+CHUNK_SIZES = ((64, 128), (512, 512), (2**31, 1024))
+LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+def cache_rows(block_table_ptr, positions, num_tokens, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows of the flat cache [num_blocks * block_size, ...] that hold the tokens at `positions`."""
+    block_ids = tl.load(block_table_ptr + positions // BLOCK_SIZE, mask=positions < num_tokens, other=0)
+    return block_ids.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
+
+
+@triton.jit
+def online_softmax_step(scores, values, maximum, total, output, DOT_DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Take one more tile of keys into the running result.
+
+    scores [rows, tile] (base-2 logits, -inf where masked), values [tile, head_dim]; maximum and total [rows],
+    output [rows, head_dim] are the running maximum, sum of exponentials, and weighted sum of values.
+    """
+    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1))
+    # A row that has seen only masked keys has the maximum -inf, and -inf - -inf would be NaN.
+    shift = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+    weights = tl.exp2(scores - shift[:, None])
+    decay = tl.exp2(maximum - shift)
+    total = total * decay + tl.sum(weights, axis=1)
+    output = output * decay[:, None] + tl.dot(weights.to(DOT_DTYPE), values.to(DOT_DTYPE), input_precision="ieee")
+    return new_maximum, total, output
+
+
+@triton.jit
+def paged_decode_kernel(  # type: ignore[no-untyped-def]
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    output_ptr,
+    partial_ptr,
+    lse_ptr,
+    block_tables_ptr,
+    context_lens_ptr,
+    scale,
+    q_stride,
+    table_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+):
+    """One chunk of one sequence for one KV head, i.e. for the GROUP query heads that share it.
+
+    The group is padded to ROWS rows, the smallest that a matrix unit takes; reading the keys dominates anyway.
+    """
+    seq, kv_head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    context_len = tl.load(context_lens_ptr + seq)
+    start = chunk * CHUNK
+    if start >= context_len:
+        return
+    end = tl.minimum(start + CHUNK, context_len)
+    rows, features = tl.arange(0, ROWS), tl.arange(0, HEAD_DIM)
+    head = kv_head * GROUP + rows
+    is_head = rows < GROUP
+    q_offsets = seq.to(tl.int64) * q_stride + head[:, None] * HEAD_DIM + features[None, :]
+    q = tl.load(q_ptr + q_offsets, mask=is_head[:, None], other=0.0).to(tl.float32) * scale
+    maximum = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    output = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+    table = block_tables_ptr + seq.to(tl.int64) * table_stride
+    for tile_start in range(start, end, TILE):
+        positions = tile_start + tl.arange(0, TILE)
+        is_token = positions < end
+        row = cache_rows(table, positions, end, BLOCK_SIZE) * NUM_KV_HEADS + kv_head
+        offsets = row[:, None] * HEAD_DIM + features[None, :]
+        k = tl.load(k_cache_ptr + offsets, mask=is_token[:, None], other=0.0)
+        v = tl.load(v_cache_ptr + offsets, mask=is_token[:, None], other=0.0)
+        scores = tl.dot(q.to(DOT_DTYPE), tl.trans(k.to(DOT_DTYPE)), input_precision="ieee")
+        scores = tl.where(is_token[None, :], scores, float("-inf"))
+        maximum, total, output = online_softmax_step(scores, v, maximum, total, output, DOT_DTYPE)
+    output = output / total[:, None]
+    num_heads = NUM_KV_HEADS * GROUP
+    if context_len <= CHUNK:
+        out_offsets = (seq.to(tl.int64) * num_heads + head[:, None]) * HEAD_DIM + features[None, :]
+        tl.store(output_ptr + out_offsets, output, mask=is_head[:, None])
+    else:
+        row = (seq.to(tl.int64) * tl.num_programs(2) + chunk) * num_heads + head
+        tl.store(partial_ptr + row[:, None] * HEAD_DIM + features[None, :], output, mask=is_head[:, None])
+        tl.store(lse_ptr + row, maximum + tl.log2(total), mask=is_head)
+
+
+@triton.jit
+def merge_chunks_kernel(  # type: ignore[no-untyped-def]
+    partial_ptr,
+    lse_ptr,
+    output_ptr,
+    context_lens_ptr,
+    num_chunks,
+    HEAD_DIM: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Average the chunks' outputs of one query head, weighted by each chunk's sum of exponentials."""
+    seq, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    context_len = tl.load(context_lens_ptr + seq)
+    if context_len <= CHUNK:  # the decode kernel has written the output itself
+        return
+    features = tl.arange(0, HEAD_DIM)
+    maximum, total = float("-inf"), 0.0
+    output = tl.zeros([HEAD_DIM], tl.float32)
+    for chunk in range(0, tl.cdiv(context_len, CHUNK)):
+        row = (seq.to(tl.int64) * num_chunks + chunk) * num_heads + head
+        lse = tl.load(lse_ptr + row)
+        new_maximum = tl.maximum(maximum, lse)
+        decay, weight = tl.exp2(maximum - new_maximum), tl.exp2(lse - new_maximum)
+        total = total * decay + weight
+        output = output * decay + weight * tl.load(partial_ptr + row * HEAD_DIM + features)
+        maximum = new_maximum
+    tl.store(output_ptr + (seq.to(tl.int64) * num_heads + head) * HEAD_DIM + features, output / total)
+
+
+@triton.jit
+def paged_prefill_kernel(  # type: ignore[no-untyped-def]
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    output_ptr,
+    cu_seqlens_q_ptr,
+    cu_seqlens_k_ptr,
+    block_tables_ptr,
+    scale,
+    q_stride,
+    k_stride,
+    v_stride,
+    table_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+    PAGED: tl.constexpr,
+):
+    """ROWS consecutive queries of one sequence and one head, against all keys up to each query's own position."""
+    first_row, seq, head = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
+    q_start, q_end = tl.load(cu_seqlens_q_ptr + seq), tl.load(cu_seqlens_q_ptr + seq + 1)
+    k_start, k_end = tl.load(cu_seqlens_k_ptr + seq), tl.load(cu_seqlens_k_ptr + seq + 1)
+    num_queries, num_keys = q_end - q_start, k_end - k_start
+    if first_row >= num_queries:
+        return
+    kv_head = head // GROUP
+    rows, features = first_row + tl.arange(0, ROWS), tl.arange(0, HEAD_DIM)
+    is_query = rows < num_queries
+    # The queries are the last tokens of the sequence.
+    query_positions = num_keys - num_queries + rows
+    q_offsets = (q_start + rows).to(tl.int64)[:, None] * q_stride + head * HEAD_DIM + features[None, :]
+    q = tl.load(q_ptr + q_offsets, mask=is_query[:, None], other=0.0)
+    maximum = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    output = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+    table = block_tables_ptr + seq.to(tl.int64) * table_stride
+    last_key = tl.minimum(num_keys, num_keys - num_queries + first_row + ROWS)
+    for tile_start in range(0, last_key, TILE):
+        positions = tile_start + tl.arange(0, TILE)
+        is_token = positions < num_keys
+        if PAGED:
+            row = cache_rows(table, positions, num_keys, BLOCK_SIZE)
+        else:
+            row = (k_start + positions).to(tl.int64)
+        k_offsets = row[:, None] * k_stride + kv_head * HEAD_DIM + features[None, :]
+        v_offsets = row[:, None] * v_stride + kv_head * HEAD_DIM + features[None, :]
+        k = tl.load(k_ptr + k_offsets, mask=is_token[:, None], other=0.0)
+        v = tl.load(v_ptr + v_offsets, mask=is_token[:, None], other=0.0)
+        scores = tl.dot(q.to(DOT_DTYPE), tl.trans(k.to(DOT_DTYPE)), input_precision="ieee") * scale
+        is_visible = is_token[None, :] & (positions[None, :] <= query_positions[:, None])
+        scores = tl.where(is_visible, scores, float("-inf"))
+        maximum, total, output = online_softmax_step(scores, v, maximum, total, output, DOT_DTYPE)
+    out_offsets = ((q_start + rows).to(tl.int64)[:, None] * NUM_KV_HEADS * GROUP + head) * HEAD_DIM + features[None, :]
+    tl.store(output_ptr + out_offsets, output / total[:, None], mask=is_query[:, None])
+
+
+def paged_decode(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, context: Context, scale: float
+) -> torch.Tensor:
+    """Attention of one query a sequence over its cached keys and values.
+
+    Args:
+        q: [num_seqs, num_heads, head_dim].
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous.
+        context: `block_tables` and `context_lens` are used.
+        scale: factor of the scores.
+
+    Returns:
+        [num_seqs, num_heads, head_dim].
+    """
+    assert context.block_tables is not None
+    num_seqs, num_heads, head_dim = q.shape
+    block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
+    chunk_size = next(size for limit, size in CHUNK_SIZES if num_seqs * num_kv_heads <= limit)
+    num_chunks = triton.cdiv(context.block_tables.shape[1] * block_size, chunk_size)
+    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    partial = torch.empty(num_seqs, num_chunks, num_heads, head_dim, dtype=torch.float32, device=q.device)
+    lse = torch.empty(num_seqs, num_chunks, num_heads, dtype=torch.float32, device=q.device)
+    group = num_heads // num_kv_heads
+    paged_decode_kernel[(num_seqs, num_kv_heads, num_chunks)](
+        q,
+        k_cache,
+        v_cache,
+        output,
+        partial,
+        lse,
+        context.block_tables,
+        context.context_lens,
+        scale * LOG2_E,
+        q.stride(0),
+        context.block_tables.stride(0),
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=group,
+        ROWS=max(16, triton.next_power_of_2(group)),
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=block_size,
+        TILE=64,
+        CHUNK=chunk_size,
+        DOT_DTYPE=dot_dtype(q.dtype),
+        num_warps=4,
+        num_stages=3,
+    )
+    if num_chunks > 1:
+        merge_chunks_kernel[(num_seqs, num_heads)](
+            partial, lse, output, context.context_lens, num_chunks, HEAD_DIM=head_dim, CHUNK=chunk_size
+        )
+    return output
+
+
+def paged_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: Context, scale: float) -> torch.Tensor:
+    """Causal attention of each sequence's last tokens to all its tokens.
+
+    Args:
+        q: [num_tokens, num_heads, head_dim].
+        k, v: the cache [num_blocks, block_size, num_kv_heads, head_dim] if `context.block_tables` is given, else
+            the batch's own [num_tokens, num_kv_heads, head_dim].
+        context: `cu_seqlens_q`, `cu_seqlens_k`, `max_seqlen_q` and `block_tables` are used.
+        scale: factor of the scores.
+
+    Returns:
+        [num_tokens, num_heads, head_dim].
+    """
+    assert context.cu_seqlens_q is not None
+    paged = context.block_tables is not None
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads = k.shape[-2]
+    row_dim = k.ndim - 3  # a row of the cache is a slot in a block
+    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    rows = 64
+    paged_prefill_kernel[(triton.cdiv(context.max_seqlen_q, rows), len(context.cu_seqlens_q) - 1, num_heads)](
+        q,
+        k,
+        v,
+        output,
+        context.cu_seqlens_q,
+        context.cu_seqlens_k,
+        context.block_tables if paged else context.cu_seqlens_q,
+        scale * LOG2_E,
+        q.stride(0),
+        k.stride(row_dim),
+        v.stride(row_dim),
+        context.block_tables.stride(0) if context.block_tables is not None else 0,
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=num_heads // num_kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=k.shape[1] if paged else 1,
+        ROWS=rows,
+        TILE=64,
+        DOT_DTYPE=dot_dtype(q.dtype),
+        PAGED=paged,
+        num_warps=4,
+        num_stages=2,
+    )
+    return output
+
+
+def dot_dtype(dtype: torch.dtype) -> Any:
+    """Type of the matrix products' operands: the tensors' own, but float32 in Triton's interpreter.
+
+    The interpreter keeps bfloat16 as raw bits and computes nonsense with them, silently.
+    """
+    if triton.knobs.runtime.interpret:
+        return tl.float32
+    return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]

@@ -1,0 +1,175 @@
+"""Linear layers split over tensor-parallel ranks, as in Megatron-LM (Shoeybi et al., 2019, section 3).
+
+A column-parallel layer computes a part of the outputs on every rank, the row-parallel layer after it takes
+that part as its input, and one all-reduce adds the partial results up. Each layer knows how to cut its
+share out of a full checkpoint tensor (`weight_loader`). Compare vllm/model_executor/layers/linear.py.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..utils.loader import default_weight_loader
+from ..utils.parallel_state import get_tensor_parallel_group
+
+SMALL_BATCH = 2  # tokens up to which the kernels for small batches are faster
+
+
+def divide(numerator: int, denominator: int) -> int:
+    """Exact quotient. Raises `ValueError` if there is a remainder."""
+    if numerator % denominator:
+        raise ValueError(f"{numerator} cannot be split evenly over {denominator}")
+    return numerator // denominator
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_fused: bool = False) -> torch.Tensor:
+    """[num_tokens, input_size] @ [output_size, input_size].T; with `is_fused`, a few tokens take their own kernel."""
+    if is_fused and len(x) <= SMALL_BATCH:
+        from .kernels.small_batch import small_linear
+
+        return small_linear(x, weight, bias)[0]
+    return F.linear(x, weight, bias)
+
+
+class LinearBase(nn.Module):
+    """Weight of shape [output_size, input_size] and an optional bias; both are this rank's share."""
+
+    optimization = "small_batch"
+
+    def __init__(self, input_size: int, output_size: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(output_size, input_size), requires_grad=False)
+        self.weight.weight_loader = self.weight_loader  # type: ignore[attr-defined]
+        self.bias: nn.Parameter | None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(output_size), requires_grad=False)
+            self.bias.weight_loader = self.weight_loader  # type: ignore[attr-defined]
+        else:
+            self.register_parameter("bias", None)
+        self.is_fused = False  # set by the engine: a kernel of its own for a few tokens
+        self.packed_weight: torch.Tensor | None = None
+
+    def pack_weight(self) -> None:
+        """Keep a copy of the weight in the layout that oneDNN multiplies fastest on this CPU.
+
+        For a batch of a few tokens, plain products re-order the whole weight in every call.
+        """
+        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, None)
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """[..., input_size] @ weight.T, by the fastest path that is on."""
+        if self.packed_weight is not None:
+            return torch.ops.mkldnn._linear_pointwise(x, self.packed_weight, bias, "none", [], "")
+        return linear(x, self.weight, bias, self.is_fused)
+
+    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+        """Fill `param`, this rank's share of the weight or the bias, from the full `loaded_weight`."""
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., input_size] -> [..., output_size]."""
+        return self.multiply(x, self.bias)
+
+
+class ReplicatedLinear(LinearBase):
+    """The whole layer on every rank."""
+
+    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+        """Copy the tensor as it is."""
+        default_weight_loader(param, loaded_weight)
+
+
+class ColumnParallelLinear(LinearBase):
+    """Rank r holds the r-th part of the output features, i.e. of the rows of the weight.
+
+    Args:
+        input_size, output_size: of the full layer.
+    """
+
+    def __init__(self, input_size: int, output_size: int, bias: bool = False) -> None:
+        group = get_tensor_parallel_group()
+        self.tp_rank, self.tp_size = group.rank, group.size
+        super().__init__(input_size, divide(output_size, self.tp_size), bias)
+
+    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+        """Copy this rank's rows."""
+        default_weight_loader(param, shard(loaded_weight, 0, self.tp_rank, self.tp_size))
+
+
+class MergedColumnParallelLinear(ColumnParallelLinear):
+    """Several column-parallel layers with the same input in one matrix product (gate and up projection).
+
+    Args:
+        input_size: of each layer.
+        output_sizes: full output size of each layer.
+    """
+
+    def __init__(self, input_size: int, output_sizes: list[int], bias: bool = False) -> None:
+        super().__init__(input_size, sum(output_sizes), bias)
+        self.output_sizes = [divide(size, self.tp_size) for size in output_sizes]
+
+    def weight_loader(  # type: ignore[override]
+        self, param: nn.Parameter, loaded_weight: torch.Tensor, shard_id: int
+    ) -> None:
+        """Copy this rank's rows of the layer number `shard_id` to their place."""
+        rows = param.data.narrow(0, sum(self.output_sizes[:shard_id]), self.output_sizes[shard_id])
+        default_weight_loader(rows, shard(loaded_weight, 0, self.tp_rank, self.tp_size))
+
+
+class QKVParallelLinear(ColumnParallelLinear):
+    """Query, key and value projections in one matrix product, split by heads.
+
+    With fewer KV heads than ranks, each KV head is held by several ranks.
+
+    Args:
+        hidden_size: input size.
+        head_dim: size of a head.
+        num_heads, num_kv_heads: heads of the full layer.
+    """
+
+    def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias: bool = False) -> None:
+        tp_size = get_tensor_parallel_group().size
+        self.head_dim = head_dim
+        self.num_heads = divide(num_heads, tp_size)
+        self.num_kv_heads = divide(num_kv_heads, tp_size) if num_kv_heads > tp_size else 1
+        self.num_kv_head_replicas = divide(tp_size, num_kv_heads) if tp_size > num_kv_heads else 1
+        super().__init__(hidden_size, (self.num_heads + 2 * self.num_kv_heads) * head_dim * tp_size, bias)
+        q_size, kv_size = self.num_heads * head_dim, self.num_kv_heads * head_dim
+        self.shards = {"q": (0, q_size), "k": (q_size, kv_size), "v": (q_size + kv_size, kv_size)}
+
+    def weight_loader(  # type: ignore[override]
+        self, param: nn.Parameter, loaded_weight: torch.Tensor, shard_id: str
+    ) -> None:
+        """Copy this rank's heads of the projection `shard_id` ("q", "k" or "v") to their place."""
+        replicas = 1 if shard_id == "q" else self.num_kv_head_replicas
+        heads = shard(loaded_weight, 0, self.tp_rank // replicas, self.tp_size // replicas)
+        default_weight_loader(param.data.narrow(0, *self.shards[shard_id]), heads)
+
+
+class RowParallelLinear(LinearBase):
+    """Rank r holds the r-th part of the input features, i.e. of the columns; the results are added up.
+
+    Args:
+        input_size, output_size: of the full layer.
+    """
+
+    def __init__(self, input_size: int, output_size: int, bias: bool = False) -> None:
+        self.group = get_tensor_parallel_group()
+        super().__init__(divide(input_size, self.group.size), output_size, bias)
+
+    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+        """Copy this rank's columns; a bias is copied whole."""
+        is_bias = param is self.bias
+        part = loaded_weight if is_bias else shard(loaded_weight, 1, self.group.rank, self.group.size)
+        default_weight_loader(param, part)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., input_size / ranks] -> [..., output_size], complete on every rank. The bias is added once."""
+        bias = self.bias if self.group.rank == 0 else None
+        return self.group.all_reduce(self.multiply(x, bias))
+
+
+def shard(tensor: torch.Tensor, dim: int, rank: int, size: int) -> torch.Tensor:
+    """The `rank`-th of `size` equal parts of `tensor` along `dim`. Raises `ValueError` if it does not divide."""
+    length = divide(tensor.shape[dim], size)
+    return tensor.narrow(dim, rank * length, length)

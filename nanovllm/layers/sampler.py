@@ -1,0 +1,135 @@
+"""From logits to tokens: temperature, min-p, top-k, top-p, and the Gumbel-max trick.
+
+The order of the filters is vLLM's (vllm/v1/sample/sampler.py). Instead of drawing from a stream of random
+numbers, the noise of each (seed, position, token) is a hash of the three: the same request gets the same
+noise on any device, in any batch, after any preemption.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass
+class SamplingMetadata:
+    """Sampling parameters of a batch, one entry a row of logits, on the logits' device.
+
+    Args:
+        temperatures: [num_seqs] float32; 0 for greedy rows.
+        seeds: [num_seqs] int64, non-negative.
+        positions: [num_seqs] int64, index in its sequence of the token being sampled.
+        min_p, top_p: [num_seqs] float32, or None if no row filters by it.
+        top_k: [num_seqs] int64 (vocabulary size: keep all), or None.
+    """
+
+    temperatures: torch.Tensor
+    seeds: torch.Tensor
+    positions: torch.Tensor
+    min_p: torch.Tensor | None = None
+    top_k: torch.Tensor | None = None
+    top_p: torch.Tensor | None = None
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether any row keeps only some of the tokens."""
+        return self.min_p is not None or self.top_k is not None or self.top_p is not None
+
+
+class Sampler(nn.Module):
+    """Chooses one token a row of logits."""
+
+    optimization = "fused_sampler"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_fused = False  # set by the engine: one pass over the logits if no row filters
+
+    def forward(self, logits: torch.Tensor, metadata: SamplingMetadata | None = None) -> torch.Tensor:
+        """Sample.
+
+        Args:
+            logits: [num_seqs, vocab_size], any floating dtype.
+            metadata: parameters of each row; None if all rows are greedy.
+
+        Returns:
+            [num_seqs] int64 token ids.
+        """
+        if self.is_fused and metadata is not None and not metadata.has_filters:
+            from .kernels.fused import sample
+
+            return sample(logits, metadata.temperatures, metadata.seeds, metadata.positions)
+        greedy = logits.argmax(dim=-1)
+        if metadata is None:
+            return greedy
+        is_greedy = metadata.temperatures == 0
+        temperatures = torch.where(is_greedy, 1.0, metadata.temperatures)
+        scaled = apply_temperature(logits, temperatures)
+        if metadata.min_p is not None:
+            scaled = apply_min_p(scaled, metadata.min_p)
+        if metadata.top_k is not None or metadata.top_p is not None:
+            scaled = apply_top_k_top_p(scaled, metadata.top_k, metadata.top_p)
+        sampled = (scaled + gumbel_noise(metadata.seeds, metadata.positions, logits.shape[-1])).argmax(dim=-1)
+        return torch.where(is_greedy, greedy, sampled)
+
+
+def apply_temperature(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
+    """[num_seqs, vocab_size] / [num_seqs] in float32: below 1 sharpens the distribution, above 1 flattens it."""
+    return logits.float() / temperatures.unsqueeze(-1)
+
+
+def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """Drop tokens less than `min_p` times as likely as the row's most likely one (Nguyen et al., 2024).
+
+    p >= min_p * p_max is the same as logit >= max logit + log(min_p), so no softmax is needed.
+    """
+    threshold = logits.amax(dim=-1, keepdim=True) + min_p.log().unsqueeze(-1)
+    return logits.masked_fill(logits < threshold, -torch.inf)
+
+
+def apply_top_k_top_p(logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torch.Tensor | None) -> torch.Tensor:
+    """Keep the `top_k` most likely tokens, then the fewest of these whose probability reaches `top_p`.
+
+    Tokens as likely as the k-th are all kept. Top-p is nucleus sampling (Holtzman et al., 2020), on
+    probabilities renormalized over what top-k kept; the most likely token always stays.
+    """
+    ascending, order = logits.sort(dim=-1)
+    if top_k is not None:
+        kth_index = (ascending.shape[-1] - top_k).clamp(min=0).unsqueeze(-1)
+        ascending = ascending.masked_fill(ascending < ascending.gather(-1, kth_index), -torch.inf)
+    if top_p is not None:
+        # A token is dropped if it and all less likely ones together have no more than 1 - top_p.
+        dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p.unsqueeze(-1)
+        dropped[:, -1] = False
+        ascending = ascending.masked_fill(dropped, -torch.inf)
+    return torch.empty_like(logits).scatter_(-1, order, ascending)
+
+
+def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Gumbel noise: argmax(logits + noise) is a draw from softmax(logits) (Gumbel, 1954; Maddison et al., 2014).
+
+    Args:
+        seeds, positions: [num_seqs] int64.
+
+    Returns:
+        [num_seqs, vocab_size] float32.
+    """
+    key = hash32(hash32(seeds & 0xFFFFFFFF) ^ hash32((seeds >> 32) + 0x51ED27)) ^ hash32(positions + 0x9E3779B9)
+    token_ids = torch.arange(vocab_size, device=seeds.device)
+    bits = hash32(hash32(key).unsqueeze(-1) ^ (token_ids * 0x9E3779B1))
+    # 23 bits and a half are exact in float32, so this lies in (0, 1) and both logarithms are finite.
+    uniform = ((bits >> 9).float() + 0.5) * 2.0**-23
+    return -torch.log(-torch.log(uniform))
+
+
+def hash32(x: torch.Tensor) -> torch.Tensor:
+    """Mix int64 numbers to well-spread ones in [0, 2^32): the finalizer of MurmurHash3 (Appleby, 2008)."""
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def compute_logprobs(logits: torch.Tensor) -> torch.Tensor:
+    """[num_seqs, vocab_size] logits -> float32 log-probabilities, before temperature and filters (as vLLM)."""
+    return logits.float().log_softmax(dim=-1)

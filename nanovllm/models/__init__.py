@@ -1,0 +1,22 @@
+"""The models the engine can run, by the name that `config.json` gives them under `architectures`."""
+
+from typing import Any
+
+from torch import nn
+
+from .qwen3 import Qwen3ForCausalLM
+
+MODELS: dict[str, type[nn.Module]] = {"Qwen3ForCausalLM": Qwen3ForCausalLM}
+
+
+def get_model_class(hf_config: Any) -> type[nn.Module]:
+    """Model class for a Hugging Face config.
+
+    Raises:
+        ValueError: none of the config's architectures is supported; names those that are.
+    """
+    architectures = hf_config.architectures or []
+    for architecture in architectures:
+        if architecture in MODELS:
+            return MODELS[architecture]
+    raise ValueError(f"architectures={architectures} is not supported; supported: {', '.join(MODELS)}")

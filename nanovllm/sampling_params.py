@@ -1,0 +1,111 @@
+"""How one request wants its tokens chosen, and when it wants to stop.
+
+Names and meaning follow vLLM's `SamplingParams` and `BeamSearchParams` (vllm/sampling_params.py).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .validation import check_bool, check_float, check_int
+
+# vLLM treats temperatures below this as greedy: dividing the logits by less only adds rounding.
+GREEDY_TEMPERATURE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling and stopping rules of one request.
+
+    Args:
+        temperature: divides the logits; 0 picks the most likely token (greedy).
+        top_k: keep the k most likely tokens; -1 or 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches top_p, in (0, 1].
+        min_p: keep tokens at least min_p times as likely as the most likely one, in [0, 1].
+        max_tokens: stop after this many generated tokens, at least 1.
+        ignore_eos: go on after an end-of-sequence token (used by benchmarks).
+        seed: the same seed gives the same tokens, whatever else runs; None draws from `Config.seed`.
+        stop: a string or several; the text ends before the first one that appears. Kept as a tuple.
+        stop_token_ids: token ids that end the generation, beside the model's own. Kept as a frozenset.
+        logprobs: return the log-probabilities of this many most likely tokens, and of the chosen one.
+
+    Raises:
+        TypeError, ValueError: a field has the wrong type or is out of range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_tokens: int = 64
+    ignore_eos: bool = False
+    seed: int | None = None
+    stop: Any = ()
+    stop_token_ids: Any = ()
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_float("temperature", self.temperature)
+        check_int("top_k", self.top_k, minimum=-1)
+        if check_float("top_p", self.top_p, maximum=1.0) == 0.0:
+            raise ValueError("top_p must be in (0, 1], got 0; use temperature=0 for greedy decoding")
+        check_float("min_p", self.min_p, maximum=1.0)
+        check_int("max_tokens", self.max_tokens, minimum=1)
+        check_bool("ignore_eos", self.ignore_eos)
+        if self.seed is not None:
+            check_int("seed", self.seed, minimum=0)
+        if self.logprobs is not None:
+            check_int("logprobs", self.logprobs, minimum=0)
+        # The dataclass is frozen, so the normalized forms are set past its guard.
+        object.__setattr__(self, "stop", _normalize_stop(self.stop))
+        object.__setattr__(self, "stop_token_ids", _normalize_stop_token_ids(self.stop_token_ids))
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchParams:
+    """Width, length and scoring of a beam search.
+
+    Args:
+        beam_width: how many beams are kept, and returned, a prompt.
+        max_tokens: longest generation, in tokens.
+        ignore_eos: treat an end-of-sequence token like any other.
+        length_penalty: a beam's score is its log-probability divided by its length to this power.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    length_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_int("beam_width", self.beam_width, minimum=1)
+        check_int("max_tokens", self.max_tokens, minimum=1)
+        check_bool("ignore_eos", self.ignore_eos)
+        check_float("length_penalty", self.length_penalty)
+
+
+def _normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
+    if isinstance(stop, str):
+        stop = (stop,)
+    strings = _as_tuple("stop", stop, "a non-empty string or a list of them")
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            raise ValueError(f"stop must be a non-empty string or a list of them, got {string!r}")
+    return strings
+
+
+def _normalize_stop_token_ids(stop_token_ids: Iterable[int] | None) -> frozenset[int]:
+    token_ids = _as_tuple("stop_token_ids", stop_token_ids, "a list of token ids")
+    return frozenset(check_int("stop_token_ids", token_id, minimum=0) for token_id in token_ids)
+
+
+def _as_tuple(name: str, values: Any, accepted: str) -> tuple[Any, ...]:
+    try:
+        return () if values is None else tuple(values)
+    except TypeError:
+        raise TypeError(f"{name} must be {accepted}, got {values!r}") from None

@@ -1,0 +1,1 @@
+"""The step context, the tensor-parallel group and the weight loader."""

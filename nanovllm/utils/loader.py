@@ -1,0 +1,113 @@
+"""Reads Hugging Face safetensors into the model's packed and sharded parameters."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+
+def default_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
+    """Copy a whole tensor. Raises `ValueError` if the shapes differ (`copy_` alone would broadcast)."""
+    if param.shape != loaded_weight.shape:
+        raise ValueError(f"expected shape {list(param.shape)}, got {list(loaded_weight.shape)}")
+    param.data.copy_(loaded_weight)
+
+
+def load_model(model: nn.Module, path: str | Path) -> None:
+    """Fill every parameter of `model` from the `*.safetensors` files in the directory `path`.
+
+    A model may name packed parameters in `packed_modules_mapping`, e.g. `{"q_proj": ("qkv_proj", "q")}`: the
+    tensor `...q_proj.weight` goes to the parameter `...qkv_proj.weight`, as its shard `"q"`. A parameter with
+    an attribute `weight_loader` is filled by it.
+
+    Raises:
+        ValueError: no safetensors files, an unreadable one, or tensors that are missing, unknown or mis-shaped.
+    """
+    params = dict(model.named_parameters())
+    packed = getattr(model, "packed_modules_mapping", {})
+    # A checkpoint may repeat tied embeddings as a head of their own.
+    ignored = {"lm_head.weight"} if "lm_head.weight" not in params else set()
+    missing = {key for name in params for key in _sources(name, packed)}
+    unknown = []
+    for name, loaded_weight in iterate_weights(Path(path)):
+        target, shard_id = resolve_packed(name, packed)
+        if target not in params:
+            unknown += [name] if name not in ignored else []
+            continue
+        load_weight(params[target], loaded_weight, shard_id, name)
+        missing.discard((target, shard_id))
+    if missing or unknown:
+        raise ValueError(
+            f"the weights in {path} do not fit the model; missing: {sorted(map(_describe, missing)) or 'none'}; "
+            f"unknown: {sorted(unknown) or 'none'}"
+        )
+
+
+def iterate_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in the directory's safetensors files, one at a time.
+
+    Raises:
+        ValueError: there are no such files, or one cannot be read.
+    """
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{path} has no *.safetensors files; convert the model or use load_format='dummy'")
+    for file in files:
+        try:
+            with safe_open(file, framework="pt", device="cpu") as weights:
+                for name in weights.keys():  # noqa: SIM118 (not a dict)
+                    yield name, weights.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file} cannot be read, it may be truncated: {error}") from error
+
+
+def resolve_packed(name: str, packed: dict[str, tuple[str, str | int]]) -> tuple[str, str | int | None]:
+    """Parameter name and shard id for the tensor `name` of a checkpoint."""
+    for part, (packed_part, shard_id) in packed.items():
+        if f".{part}." in name:
+            return name.replace(part, packed_part), shard_id
+    return name, None
+
+
+def load_weight(
+    param: nn.Parameter, loaded_weight: torch.Tensor, shard_id: str | int | None = None, name: str = "tensor"
+) -> None:
+    """Hand one tensor to its parameter's weight loader.
+
+    Raises:
+        ValueError: the shapes do not fit; names the tensor.
+    """
+    loader: Callable[..., None] = getattr(param, "weight_loader", default_weight_loader)
+    try:
+        loader(param, loaded_weight) if shard_id is None else loader(param, loaded_weight, shard_id)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"{name} of shape {list(loaded_weight.shape)} does not fit a parameter of shape {list(param.shape)}"
+            f"{f' (shard {shard_id!r})' if shard_id is not None else ''}: {error}"
+        ) from error
+
+
+def init_dummy_weights(model: nn.Module, seed: int = 0) -> None:
+    """Fill the parameters with small random numbers (norms with ones): for benchmarks without weights."""
+    device = next(model.parameters()).device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for name, param in model.named_parameters():
+        if "norm" in name:
+            param.data.fill_(1.0)
+        elif name.endswith("bias"):
+            param.data.zero_()
+        else:
+            param.data.normal_(std=0.02, generator=generator)
+
+
+def _sources(name: str, packed: dict[str, tuple[str, str | int]]) -> list[tuple[str, str | int | None]]:
+    """Every (parameter, shard id) that has to be filled for the parameter `name`."""
+    shards = [shard_id for packed_part, shard_id in packed.values() if f".{packed_part}." in name]
+    return [(name, shard_id) for shard_id in shards] or [(name, None)]
+
+
+def _describe(source: tuple[str, str | int | None]) -> str:
+    name, shard_id = source
+    return name if shard_id is None else f"{name}[{shard_id}]"

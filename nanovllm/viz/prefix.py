@@ -1,0 +1,475 @@
+"""What the prefix cache finds: for a few prompts block by block, for a hundred requests as a whole, and what the
+block size has to do with it.
+
+Chained hashes of full blocks are vLLM's automatic prefix caching. Everything here asks the real `BlockManager` and
+`Scheduler`, or a learner's; nothing is computed a second time.
+"""
+
+import html
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ..config import Config
+from ..engine.block_manager import NO_HASH, BlockManager
+from ..engine.scheduler import Scheduler
+from ..engine.sequence import Sequence as EngineSequence
+from ..engine.trace import as_hex, letters
+from ..sampling_params import SamplingParams
+from .drawing import VERMILION, Drawing, color_of, fit, ink_on, visible
+
+HashFunction = Callable[[list[int], int], int]
+
+
+# A few prompts, block by block.
+
+
+@dataclass
+class ExplainedBlock:
+    """One block of a prompt and what the cache made of it.
+
+    `state` is "hit"; "miss"; "last" (its content is known, but the last token has to be computed); "partial" (not
+    full, so never hashed); or "false hit" (only without chaining: the same tokens after a different prefix).
+    """
+
+    token_ids: list[int]
+    state: str
+    block_id: int
+    hash: str | None
+
+
+@dataclass
+class ExplainedPrompt:
+    """One prompt: `num_cached_tokens` is what the engine would not compute again."""
+
+    token_ids: list[int]
+    blocks: list[ExplainedBlock]
+    num_cached_tokens: int
+    first_difference: int | None  # position at which it leaves the earlier prompt that it follows longest
+
+
+def explain(
+    prompts: Sequence[list[int]],
+    block_size: int,
+    compute_hash: HashFunction | None = None,
+    manager_class: type[BlockManager] = BlockManager,
+    chained: bool = True,
+) -> list[ExplainedPrompt]:
+    """Admit prompts one after the other, in a pool that is large enough, and say what each found in the cache.
+
+    Args:
+        prompts: token ids, each at least one.
+        block_size: tokens a block holds.
+        compute_hash: `(token_ids, prefix) -> int`, in place of the block manager's.
+        manager_class: a learner's `BlockManager`.
+        chained: False shows what a cache would do that hashes each block by itself; no engine does that.
+
+    Raises:
+        ValueError: a prompt is empty.
+    """
+    hash_function = compute_hash or manager_class.compute_hash
+    attributes = {"compute_hash": staticmethod(hash_function)}
+    manager = type("BlockManager", (manager_class,), attributes)(
+        1 + sum(len(prompt) // block_size + 1 for prompt in prompts), block_size
+    )
+    explained: list[ExplainedPrompt] = []
+    known: dict[int, list[int]] = {}  # hash of a block by itself: the tokens up to its end
+    for seq_id, prompt in enumerate(prompts):
+        seq = EngineSequence(list(prompt), SamplingParams(), block_size, seq_id)
+        manager.allocate(seq)
+        blocks = _explain_blocks(seq, hash_function, explained)
+        num_cached_tokens = seq.num_cached_tokens
+        seq.num_scheduled_tokens = seq.num_tokens - seq.num_cached_tokens
+        manager.hash_blocks(seq)
+        if not chained:
+            num_cached_tokens = _unchain(blocks, seq, hash_function, known)
+        difference = first_difference(prompt, [other.token_ids for other in explained])
+        explained.append(ExplainedPrompt(list(prompt), blocks, num_cached_tokens, difference))
+    return explained
+
+
+def _explain_blocks(
+    seq: EngineSequence, compute_hash: HashFunction, earlier: list[ExplainedPrompt]
+) -> list[ExplainedBlock]:
+    blocks, chain = [], NO_HASH
+    seen = {block.hash for prompt in earlier for block in prompt.blocks}
+    for i, block_id in enumerate(seq.block_table):
+        token_ids = seq.block(i)
+        is_full = len(token_ids) == seq.block_size
+        chain = compute_hash(token_ids, chain) if is_full else chain
+        known = as_hex(chain) if is_full else None
+        state = "hit" if i < seq.num_cached_blocks else "miss" if is_full else "partial"
+        if state == "miss" and known in seen and (i + 1) * seq.block_size == seq.num_tokens:
+            state = "last"
+        blocks.append(ExplainedBlock(token_ids, state, block_id, known))
+    return blocks
+
+
+def _unchain(
+    blocks: list[ExplainedBlock], seq: EngineSequence, compute_hash: HashFunction, known: dict[int, list[int]]
+) -> int:
+    """Change the blocks to what a cache of unchained hashes would say; returns the tokens it would skip."""
+    cached = 0
+    for i, block in enumerate(blocks):
+        end = i * seq.block_size + len(block.token_ids)
+        if len(block.token_ids) < seq.block_size:
+            continue
+        value = compute_hash(block.token_ids, NO_HASH)
+        block.hash = as_hex(value)
+        if value in known and end < seq.num_tokens:
+            block.state = "hit" if known[value] == seq.token_ids[:end] else "false hit"
+            cached += seq.block_size
+        else:
+            block.state = "last" if value in known else "miss"
+        known.setdefault(value, seq.token_ids[:end])
+    return cached
+
+
+def first_difference(prompt: list[int], earlier: list[list[int]]) -> int | None:
+    """Where a prompt leaves the earlier one that it follows longest; None if it never does."""
+    longest = -1
+    for other in earlier:
+        n = next((n for n, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b), None)
+        longest = max(longest, min(len(prompt), len(other)) if n is None else n)
+    return longest if 0 <= longest < len(prompt) else None
+
+
+def describe_prompts(explained: list[ExplainedPrompt]) -> str:
+    """What each prompt but the first saved, in sentences."""
+    sentences = []
+    for n, prompt in enumerate(explained):
+        full = [block for block in prompt.blocks if block.hash]
+        hits = sum(block.state in ("hit", "false hit") for block in full)
+        saved, total = prompt.num_cached_tokens, len(prompt.token_ids)
+        text = f"{letters(n)}: {saved} of {total} tokens from the cache ({100 * saved / total:.0f} %), "
+        sentences.append(text + f"{hits} of {len(full)} full blocks hit")
+        if any(block.state == "false hit" for block in full):
+            sentences.append(f"{letters(n)} would read keys and values of another prefix: wrong answers")
+    return ". ".join(sentences) + "."
+
+
+TOKEN_WIDTH = 52.0
+PER_LINE = 16
+
+
+def draw_prompts(
+    explained: list[ExplainedPrompt], texts: list[list[str]], block_size: int, chained: bool = True
+) -> Drawing:
+    """Tokens in blocks, with the chain of hashes below and what the cache says of each block.
+
+    Args:
+        texts: each prompt's tokens as text.
+        block_size, chained: as given to `explain`.
+    """
+    picture = Drawing(860, 0, "prompts in blocks, with hashes and cache hits")
+    y = 4.0
+    for n, (prompt, words) in enumerate(zip(explained, texts, strict=True)):
+        fill = color_of(n)
+        picture.rect(4, y + 2, 22, 18, fill)
+        picture.text(15, y + 16, letters(n), color=ink_on(fill), anchor="middle", bold=True)
+        with picture.group(prompt=letters(n), cached=prompt.num_cached_tokens):
+            y = _draw_prompt(picture, prompt, words, block_size, fill, y, chained)
+    picture.height = y
+    return picture
+
+
+def _draw_prompt(
+    picture: Drawing,
+    prompt: ExplainedPrompt,
+    words: list[str],
+    block_size: int,
+    fill: str,
+    y: float,
+    chained: bool,
+) -> float:
+    """Blocks from left to right, wrapped; a block wider than a line shows its first and last tokens."""
+    x, line = 36.0, y
+    for i, block in enumerate(prompt.blocks):
+        tokens = words[i * block_size : i * block_size + len(block.token_ids)]
+        shown = tokens if len(tokens) <= PER_LINE - 1 else [*tokens[:7], f"… {len(tokens) - 13} …", *tokens[-6:]]
+        width = max(2, len(shown)) * TOKEN_WIDTH
+        if x > 36 and x + width > 856:
+            x, line = 36.0, line + 58
+        hit = block.state in ("hit", "false hit")
+        title = f"block {i}: {block.state}, hash {block.hash or 'none'}"
+        with picture.group(title, block=i, state=block.state.replace(" ", "-"), physical=block.block_id):
+            for k, text in enumerate(shown):
+                left = x + k * TOKEN_WIDTH
+                color = fill if hit and block.state == "hit" else VERMILION if hit else None
+                picture.rect(left, line, TOKEN_WIDTH, 20, color, hatch=block.state in ("partial", "last"))
+                ink = "#000" if color == VERMILION else ink_on(color)
+                text = fit(visible(text.removeprefix(" ")), TOKEN_WIDTH - 4, 11)
+                picture.text(left + TOKEN_WIDTH / 2, line + 14, text, 11, ink, "middle", mono=True)
+                if prompt.first_difference == i * block_size + k and len(shown) == len(tokens):
+                    picture.line(left, line + 22.5, left + TOKEN_WIDTH, line + 22.5, VERMILION, 3)
+            notes = {
+                "hit": f"hit #{block.block_id}",
+                "false hit": "FALSE HIT",
+                "miss": f"miss → #{block.block_id}",
+                "last": "known, but last",
+                "partial": "not full: no hash",
+            }
+            picture.text(x, line + 35, notes[block.state], 11, bold=hit)
+            if block.hash:
+                arrow = "→ " if i and chained else ""
+                picture.text(x, line + 48, f"{arrow}{block.hash[:6]}", 11, mono=True)
+        x += width + 14
+    return line + 66
+
+
+# The block size.
+
+
+@dataclass
+class Waste:
+    """What one block size costs: of `slots` reserved, `wasted` hold no token; `reused` tokens came from the cache."""
+
+    block_size: int
+    blocks: int
+    slots: int
+    wasted: int
+    table_entries: int
+    reused: int
+
+
+def measure_waste(lengths: Sequence[int], shared_prefix: int, block_sizes: Sequence[int]) -> list[Waste]:
+    """Blocks that sequences of these lengths need, for each block size.
+
+    Args:
+        lengths: tokens of each sequence, prompt and answer.
+        shared_prefix: that many first tokens are the same in all of them.
+    """
+    rows = []
+    for block_size in block_sizes:
+        prompts = [
+            [*range(shared_prefix)][:length] + [10_000 * (n + 1) + k for k in range(max(0, length - shared_prefix))]
+            for n, length in enumerate(lengths)
+        ]
+        explained = explain(prompts, block_size)
+        blocks = len({block.block_id for prompt in explained for block in prompt.blocks})
+        entries = sum(len(prompt.blocks) for prompt in explained)
+        # A shared block is full, so only what is stored once counts on both sides.
+        reused = sum(prompt.num_cached_tokens for prompt in explained)
+        wasted = blocks * block_size - (sum(lengths) - reused)
+        rows.append(Waste(block_size, blocks, blocks * block_size, wasted, entries, reused))
+    return rows
+
+
+def describe_waste(row: Waste) -> str:
+    """One block size in a sentence."""
+    share = 100 * row.wasted / row.slots
+    return (
+        f"Blocks of {row.block_size}: {row.blocks} blocks with {row.slots} slots, {row.wasted} of them empty "
+        f"({share:.1f} %); {row.table_entries} entries in block tables; {row.reused} tokens shared."
+    )
+
+
+def draw_waste(rows: list[Waste], current: int, lengths: Sequence[int], shared_prefix: int) -> Drawing:
+    """Above, each sequence at the current block size; below, waste and tables for all block sizes."""
+    picture = Drawing(860, 0, "waste by block size")
+    row, y = rows[current], 4.0
+    picture.text(4, y + 13, "Each sequence's last block", bold=True)
+    picture.text(230, y + 13, "filled: tokens; hatched: reserved and empty", 11)
+    y += 22
+    widest = max(-(-length // r.block_size) * r.block_size for length in lengths for r in rows)
+    for n, length in enumerate(lengths):
+        reserved = -(-length // row.block_size) * row.block_size
+        scale, fill = 640 / widest, color_of(n)
+        title = f"{length} tokens in {reserved // row.block_size} blocks of {row.block_size}: {reserved - length} empty"
+        with picture.group(title, seq=letters(n), reserved=reserved):
+            picture.text(4, y + 13, f"{letters(n)}: {length} tokens", 11, mono=True)
+            picture.rect(120, y, reserved * scale, 15, hatch=True)
+            picture.rect(120, y, length * scale, 15, fill)
+            for k in range(1, reserved // row.block_size):
+                if row.block_size * scale >= 4:
+                    x = 120 + k * row.block_size * scale
+                    picture.line(x, y, x, y + 15, "#000", 0.5)
+            picture.text(126 + reserved * scale, y + 12, f"{reserved - length} empty", 10)
+        y += 20
+    y += 12
+    picture.text(4, y + 13, "All block sizes", bold=True)
+    picture.text(
+        230, y + 13, "left: empty share of the slots; middle: entries in block tables; right: tokens shared", 11
+    )
+    y += 24
+    most_entries, most_reused = max(r.table_entries for r in rows), max(1, *(r.reused for r in rows))
+    for n, r in enumerate(rows):
+        x = 120 + n * 80
+        with picture.group(describe_waste(r), size=r.block_size, wasted=r.wasted):
+            bars = (
+                (100 * r.wasted / r.slots, 100.0, "#E69F00", f"{100 * r.wasted / r.slots:.0f}%"),
+                (r.table_entries, most_entries, "#56B4E9", str(r.table_entries)),
+                (r.reused, most_reused, "#009E73", str(r.reused)),
+            )
+            for k, (value, most, fill, label) in enumerate(bars):
+                height = 90 * value / most
+                picture.rect(x + 24 * k, y + 104 - height, 20, height, fill)
+                picture.text(x + 24 * k + 10, y + 100 - height, label, 9, anchor="middle", mono=True)
+            picture.text(x + 34, y + 120, str(r.block_size), 12, anchor="middle", bold=n == current)
+            if n == current:
+                picture.rect(x - 4, y - 6, 76, 132, None, VERMILION, 3)
+    picture.text(4, y + 120, "block size", 11)
+    picture.height = y + 136
+    return picture
+
+
+# A hundred requests.
+
+
+@dataclass
+class SimulatedRequest:
+    """One request of a simulation: whether its prompt starts with the common prefix, and what the cache saved."""
+
+    shares: bool
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass
+class Simulation:
+    """A run of the real scheduler and block manager; tokens are scripted, so that no weights are needed."""
+
+    requests: list[SimulatedRequest]
+    prefill_tokens: int
+    prefill_tokens_without_cache: int
+    steps: int
+    steps_without_cache: int
+    preemptions: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def hit_rate(self, n: int | None = None) -> float:
+        """Share of the first `n` requests' prompt tokens that came from the cache, 0 to 1."""
+        requests = self.requests[:n]
+        total = sum(request.prompt_tokens for request in requests)
+        return sum(request.cached_tokens for request in requests) / total if total else 0.0
+
+
+def simulate(
+    num_requests: int = 100,
+    share: float = 0.7,
+    prefix_tokens: int = 64,
+    own_tokens: int = 32,
+    output_tokens: int = 16,
+    num_blocks: int = 64,
+    block_size: int = 16,
+    seed: int = 0,
+    model: str = "qwen3-tiny",
+) -> Simulation:
+    """Send requests, of which a share starts with the same prefix, through the real scheduler, with and without cache.
+
+    One request arrives before each second step. Own parts and answers vary in length around the given means.
+
+    Raises:
+        ValueError: a prompt does not fit the pool.
+    """
+    config = Config(
+        model,
+        max_model_len=num_blocks * block_size,
+        kvcache_block_size=block_size,
+        num_kvcache_blocks=num_blocks,
+        max_num_seqs=16,
+        max_num_batched_tokens=512,
+        device="cpu",
+    )
+    requests, cached, (tokens, steps, preemptions) = _run_simulation(
+        config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
+    )
+    config.enable_prefix_caching = False
+    _, _, (tokens_without, steps_without, _) = _run_simulation(
+        config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
+    )
+    results = [SimulatedRequest(shares, len(prompt), n) for (shares, prompt), n in zip(requests, cached, strict=True)]
+    settings = {"share": share, "prefix_tokens": prefix_tokens, "num_blocks": num_blocks, "block_size": block_size}
+    return Simulation(results, tokens, tokens_without, steps, steps_without, preemptions, settings)
+
+
+def _run_simulation(
+    config: Config, num_requests: int, share: float, prefix_tokens: int, own_tokens: int, output_tokens: int, seed: int
+) -> tuple[list[tuple[bool, list[int]]], list[int], tuple[int, int, int]]:
+    from .record import run_step
+
+    rng = random.Random(seed)
+    prefix = [rng.randrange(1000) for _ in range(prefix_tokens)]
+    sharing = [n < round(share * num_requests) for n in range(num_requests)]
+    rng.shuffle(sharing)
+    scheduler, requests, seqs, steps = Scheduler(config), [], [], 0
+    for seq_id, shares in enumerate(sharing):
+        own = [rng.randrange(1000, 2000) for _ in range(own_tokens + rng.randint(-own_tokens // 2, own_tokens // 2))]
+        start = prefix if shares else [rng.randrange(1000, 2000) for _ in range(prefix_tokens)]
+        requests.append((shares, start + (own or [seq_id])))
+        params = SamplingParams(
+            max_tokens=max(1, rng.randint(output_tokens // 2, output_tokens * 3 // 2)), ignore_eos=True
+        )
+        seqs.append(EngineSequence(requests[-1][1], params, config.kvcache_block_size, seq_id))
+    token_rng, pending = random.Random(seed + 1), list(seqs)
+    while pending or not scheduler.is_finished():
+        if pending and (steps % 2 == 0 or scheduler.is_finished()):
+            scheduler.add(pending.pop(0))
+        run_step(scheduler, None, token_rng)
+        steps += 1
+    cached = [seq.num_prefix_hit_tokens or 0 for seq in seqs]
+    return requests, cached, (scheduler.num_prefill_tokens, steps, scheduler.num_preemptions)
+
+
+def describe_simulation(simulation: Simulation, n: int) -> str:
+    """The first `n` requests, and the whole, in sentences."""
+    requests = simulation.requests[:n]
+    hits = sum(request.cached_tokens > 0 for request in requests)
+    text = f"After {n} of {len(simulation.requests)} requests: {sum(r.shares for r in requests)} start with the common "
+    text += f"prefix, {hits} found something in the cache, {100 * simulation.hit_rate(n):.0f} % of all prompt tokens. "
+    saved = 1 - simulation.prefill_tokens / simulation.prefill_tokens_without_cache
+    return text + (
+        f"All requests: {simulation.prefill_tokens} prefill tokens instead of "
+        f"{simulation.prefill_tokens_without_cache} ({100 * saved:.0f} % saved), {simulation.steps} steps instead of "
+        f"{simulation.steps_without_cache}."
+    )
+
+
+def draw_simulation(simulation: Simulation, n: int) -> Drawing:
+    """A cell a request, filled by the share of its prompt that was cached, and the hit rate as it develops."""
+    picture = Drawing(860, 0, f"prefix cache after {n} requests")
+    picture.text(4, 17, "Requests in order of arrival", bold=True)
+    picture.text(230, 17, "P: starts with the common prefix; filled: part of the prompt found in the cache", 11)
+    for k, request in enumerate(simulation.requests):
+        x, y = 4 + k % 25 * 34, 26 + k // 25 * 44
+        title = f"request {k + 1}: {request.cached_tokens} of {request.prompt_tokens} prompt tokens from the cache"
+        with picture.group(title if k < n else "", request=k, shares=int(request.shares), cached=request.cached_tokens):
+            picture.rect(x, y + 12, 30, 26, dashed=k >= n)
+            if k < n:
+                height = 26 * request.cached_tokens / request.prompt_tokens
+                picture.rect(x, y + 38 - height, 30, height, "#56B4E9")
+                picture.text(x + 15, y + 10, "P" if request.shares else "", 10, anchor="middle", bold=True)
+                if request.cached_tokens:
+                    ink = "#000" if height >= 12 else None
+                    picture.text(x + 15, y + 35, str(request.cached_tokens), 9, ink, "middle", mono=True)
+    y = 26 + math.ceil(len(simulation.requests) / 25) * 44 + 8
+    picture.text(4, y + 13, "Hit rate so far", bold=True)
+    picture.text(230, y + 13, "share of prompt tokens from the cache; dashed: share of requests with the prefix", 11)
+    left, width, height = 44.0, 800.0, 90.0
+    top = y + 24
+    for percent in (0, 50, 100):
+        level = top + height * (1 - percent / 100)
+        picture.line(left, level, left + width, level, "#767676", 0.7)
+        picture.text(left - 6, level + 4, f"{percent}%", 10, anchor="end", mono=True)
+    share = simulation.settings.get("share", 0.0)
+    level = top + height * (1 - share)
+    picture.line(left, level, left + width, level, VERMILION, 1.5, dashed=True)
+    xs = [left + width * k / len(simulation.requests) for k in range(n + 1)]
+    ys = [top + height * (1 - simulation.hit_rate(k)) for k in range(n + 1)]
+    for (x1, y1), (x2, y2) in pairwise(zip(xs, ys, strict=True)):
+        picture.line(x1, y1, x2, y2, "#56B4E9", 2.5)
+    picture.height = top + height + 12
+    return picture
+
+
+def simulation_table(simulation: Simulation) -> str:
+    """With and without cache, as an HTML table."""
+    rows = (
+        ("prefill tokens computed", simulation.prefill_tokens, simulation.prefill_tokens_without_cache),
+        ("steps", simulation.steps, simulation.steps_without_cache),
+    )
+    body = "".join(f"<tr><td>{html.escape(name)}</td><td>{a}</td><td>{b}</td></tr>" for name, a, b in rows)
+    return f"<table><tr><th></th><th>with prefix cache</th><th>without</th></tr>{body}</table>"

@@ -1,0 +1,239 @@
+"""Record a run of an engine, or of its scheduler alone; `python -m nanovllm.viz.record` re-makes the shipped traces."""
+
+import argparse
+import hashlib
+import random
+import subprocess
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..config import Config
+from ..engine.llm_engine import LLMEngine
+from ..engine.scheduler import Scheduler
+from ..engine.sequence import Sequence
+from ..engine.trace import TraceRecorder
+from ..sampling_params import SamplingParams
+from .trace import Trace, check_trace, complete_events, save_trace
+
+DATA = Path(__file__).parent / "data"
+
+
+def record(
+    llm: LLMEngine,
+    prompts: SequenceOf[str | list[int]],
+    params: SamplingParams | SequenceOf[SamplingParams],
+    arrive: SequenceOf[int] | None = None,
+    made_by: str = "interactive",
+    max_steps: int = 1000,
+    keep_error: bool = False,
+) -> Trace:
+    """Run prompts through an engine, a learner's too, and return the trace of all steps.
+
+    Args:
+        llm: an idle engine; what its prefix cache holds stays in it.
+        prompts: strings or lists of token ids.
+        params: one for all, or one a prompt.
+        arrive: the step before which each prompt is added, not decreasing; None adds all before the first.
+        made_by: provenance; ends up in the picture's footer.
+        max_steps: an engine that has not finished by then is left alone, so that a wrong one can still be drawn.
+        keep_error: an exception of the engine ends the trace instead of being raised.
+
+    Raises:
+        ValueError: the lists differ in length.
+    """
+    arrivals = _arrivals(prompts, params, arrive)  # checked before the recorder attaches itself
+    recorder = TraceRecorder(llm, made_by=made_by, commit=git_commit())
+    _drive(recorder, arrivals, llm.add_request, llm.step, llm.is_finished, max_steps, keep_error)
+    for seq in recorder.trace["seqs"].values():
+        seq["texts"] = token_texts(llm.tokenizer, [*seq["prompt_ids"], *seq["output_ids"]])
+    return complete_events(recorder.trace)
+
+
+def record_scheduler(
+    scheduler: Scheduler,
+    config: Config,
+    prompts: SequenceOf[list[int]],
+    params: SamplingParams | SequenceOf[SamplingParams],
+    arrive: SequenceOf[int] | None = None,
+    seed: int = 0,
+    made_by: str = "interactive",
+    max_steps: int = 1000,
+    keep_error: bool = False,
+) -> Trace:
+    """Run prompts through a scheduler and its block manager without any model: random numbers stand for the tokens.
+
+    Args:
+        scheduler: an idle `Scheduler(config)`, or a learner's.
+        prompts: lists of token ids.
+        seed: of the scripted tokens.
+        params, arrive, made_by, max_steps, keep_error: as for `record`.
+
+    Raises:
+        ValueError: the lists differ in length.
+    """
+    arrivals = _arrivals(prompts, params, arrive)
+    engine: Any = SimpleNamespace(config=config, scheduler=scheduler)
+    recorder = TraceRecorder(engine, made_by, git_commit(), kind="real-scheduler+scripted-tokens")
+    rng, seq_ids = random.Random(seed), count()
+
+    def add(prompt: Any, prompt_params: SamplingParams) -> None:
+        scheduler.add(Sequence(prompt, prompt_params, config.kvcache_block_size, next(seq_ids)))
+
+    def step() -> None:
+        run_step(scheduler, recorder, rng)
+
+    _drive(recorder, arrivals, add, step, scheduler.is_finished, max_steps, keep_error)
+    return complete_events(recorder.trace)
+
+
+def _arrivals(
+    prompts: SequenceOf[Any], params: SamplingParams | SequenceOf[SamplingParams], arrive: SequenceOf[int] | None
+) -> list[tuple[int, Any, SamplingParams]]:
+    params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+    arrive = [0] * len(prompts) if arrive is None else arrive
+    if not len(prompts) == len(params) == len(arrive):
+        raise ValueError(f"got {len(prompts)} prompts, {len(params)} params and {len(arrive)} arrivals")
+    return list(zip(arrive, prompts, params, strict=True))
+
+
+def _drive(
+    recorder: TraceRecorder,
+    arrivals: list[tuple[int, Any, SamplingParams]],
+    add: Callable[[Any, SamplingParams], Any],
+    step: Callable[[], Any],
+    is_finished: Callable[[], bool],
+    max_steps: int,
+    keep_error: bool,
+) -> None:
+    """Add what has arrived, make a step, and so on until all is done; an idle engine does not wait for arrivals."""
+    try:
+        for i in range(max_steps):
+            while arrivals and (arrivals[0][0] <= i or is_finished()):
+                _, prompt, params = arrivals.pop(0)
+                add(prompt, params)
+            if is_finished():
+                break
+            step()
+    except Exception as error:
+        if not keep_error:
+            raise
+        recorder.trace["error"] = f"{type(error).__name__}: {error}"
+        recorder.end_step("error", [], None)
+    finally:
+        recorder.detach()
+
+
+def run_step(scheduler: Scheduler, recorder: TraceRecorder | None, rng: random.Random) -> int:
+    """One step of a scheduler with scripted tokens; returns the number of tokens it computed."""
+    seqs, is_prefill = scheduler.schedule()
+    counts = [(seq.seq_id, seq.num_scheduled_tokens) for seq in seqs]
+    scheduler.postprocess(seqs, [None if seq.is_cut else rng.randrange(1, 1000) for seq in seqs], is_prefill)
+    scheduler.take_finished()
+    if recorder:
+        recorder.end_step("prefill" if is_prefill else "decode", counts, None)
+    return sum(count for _, count in counts)
+
+
+def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
+    """Each token as text; its id where there is no tokenizer."""
+    if tokenizer is None:
+        return [str(token_id) for token_id in token_ids]
+    return [tokenizer.decode([token_id]) for token_id in token_ids]
+
+
+def git_commit() -> str:
+    """Revision of the checkout that this package lies in, or "unknown"."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+# The shipped traces.
+
+HELPER = (
+    "You are a friendly helper who tells short stories for children. Every story has a small animal, a problem, "
+    "and a happy end. Keep the sentences short and the words simple. "
+)
+PARK = (
+    "One day, Tom and Mia went to the park. The sun was warm and the birds were singing in the trees. They saw a big "
+    "tree, and under it sat a small frog with a green hat who looked very sad because his pond was dry."
+)
+
+# Small enough to see every token. The engine expects short answers, because it has just given some; it admits C
+# while A and B run, and has to take the blocks back when they turn out longer.
+STORY: dict[str, Any] = {
+    "config": {"kvcache_block_size": 4, "num_kvcache_blocks": 8, "max_num_seqs": 4, "max_num_batched_tokens": 12},
+    "prompts": [
+        "Once upon a time there was a little cat",
+        "Once upon a time there was a little dog",
+        "The sun was warm",
+    ],
+    "max_tokens": [7, 10, 9],
+    "ignore_eos": False,
+    "arrive": [0, 2, 3],
+}
+
+# Blocks that hold more tokens, prompts longer than a step's budget, a common prefix, more requests than fit. No
+# answer can end early, so the engine knows how long each gets, and admits with that in mind.
+BATCH: dict[str, Any] = {
+    "config": {"kvcache_block_size": 16, "num_kvcache_blocks": 12, "max_num_seqs": 4, "max_num_batched_tokens": 48},
+    "prompts": [
+        HELPER + "Tell me a story about a cat.",
+        HELPER + "Tell me a story about a brave dog who lost his red ball.",
+        PARK,
+        HELPER + "Tell me a story about a bird and a fish who want to be friends.",
+        "The rain fell all night.",
+        HELPER + "Tell me a story about a cat.",
+    ],
+    "max_tokens": [14, 24, 10, 9, 18, 8],
+    "ignore_eos": True,
+    "arrive": [0, 1, 3, 5, 6, 10],
+}
+
+
+def record_shipped(plan: dict[str, Any], model: str) -> Trace:
+    """Run one of the plans above on the CPU, greedily."""
+    with LLMEngine(model, device="cpu", max_model_len=256, **plan["config"]) as llm:
+        for prompt in ("One", "Two", "Sun"):
+            llm.generate(prompt, SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
+        llm.scheduler.reset([])  # an empty cache, but the lengths of the answers are remembered
+        llm.seq_ids = count()  # the sequences of the trace start at 0
+        params = [
+            SamplingParams(temperature=0, max_tokens=n, ignore_eos=plan["ignore_eos"]) for n in plan["max_tokens"]
+        ]
+        trace = record(llm, plan["prompts"], params, plan["arrive"], made_by="python -m nanovllm.viz.record")
+        weights = (llm.config.model_path / "model.safetensors").read_bytes()
+    trace["made"]["weights_sha256"] = hashlib.sha256(weights).hexdigest()
+    for seq, prompt in zip(trace["seqs"].values(), plan["prompts"], strict=True):
+        seq["prompt_text"] = prompt
+    return trace
+
+
+def main() -> None:
+    """Record both plans, refuse what breaks a rule, and write the files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="qwen3-tiny", help="a directory, a hub id, or a bundled model")
+    parser.add_argument("--out", type=Path, default=DATA, help="where the files go")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, plan in (("story", STORY), ("batch", BATCH)):
+        trace = record_shipped(plan, args.model)
+        problems = check_trace(trace)
+        events = [event for step in trace["steps"] for event in step["events"]]
+        if any(event.get("reason") == "stop" for event in events):
+            problems.append("an answer ended early, so that the run is not what is told of it; give it other prompts")
+        if problems:
+            raise SystemExit(f"the trace {name!r} cannot be shipped:\n" + "\n".join(problems))
+        path = args.out / f"{name}.trace.json"
+        save_trace(trace, path)
+        print(f"{path}: {len(trace['steps'])} steps, {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

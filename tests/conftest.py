@@ -1,0 +1,54 @@
+"""Settings for all tests: quiet libraries, no network, few threads, and how hypothesis searches."""
+
+import os
+import tempfile
+
+# Before torch and transformers are imported: they read these once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+import nanovllm.config
+
+resolve_device = nanovllm.config.resolve_device
+
+# "repeatable" draws the same examples in every run; HYPOTHESIS_PROFILE=random searches on.
+_common = {
+    "deadline": None,
+    "suppress_health_check": [
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.function_scoped_fixture,
+    ],
+}
+settings.register_profile("repeatable", derandomize=True, database=None, **_common)
+settings.register_profile("random", print_blob=True, **_common)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help='what device="auto" means in the tests (cpu or cuda)')
+
+
+def pytest_configure(config):
+    # A temporary folder of this run's own: some tests look at what is left in it, and the common one is busy.
+    config.own_temporary_folder = tempfile.TemporaryDirectory(prefix="pytest-nanovllm-", ignore_cleanup_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = config.own_temporary_folder.name
+    # Tiny matrices: more threads only wait for each other.
+    torch.set_num_threads(1)
+    device = config.getoption("--device")
+    nanovllm.config.resolve_device = lambda name: resolve_device(device if name == "auto" else name)
+
+
+def pytest_collection_modifyitems(config, items):
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)

@@ -1,0 +1,33 @@
+"""Course tests have a learner's folder of their own; the real one is not even opened."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from exercises.kit import stubs
+from exercises.kit.workspace import FOLDER_VARIABLE, Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+_guard = {"armed": False}
+
+
+def _refuse_learner_files(event, arguments):
+    if event == "open" and _guard["armed"] and isinstance(arguments[0], str):
+        path = Path(arguments[0])
+        if path.parent == ROOT / "exercises" and (path.name.startswith("ch") or path.name == ".progress.json"):
+            raise AssertionError(f"a course test opens {path}, which belongs to the learner")
+
+
+sys.addaudithook(_refuse_learner_files)
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path, monkeypatch):
+    """A new learner's folder."""
+    folder = tmp_path / "learner" / "exercises"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    stubs.write_stubs(folder)
+    _guard["armed"] = True
+    yield Workspace()
+    _guard["armed"] = False

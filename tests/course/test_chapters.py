@@ -1,0 +1,46 @@
+"""Every chapter runs from its first cell to its last, as it does for somebody who has just begun."""
+
+import pytest
+
+from exercises.kit import notebooks
+
+SOURCES = notebooks.sources()
+
+
+def test_there_are_chapters():
+    assert SOURCES[0].stem == "01_project_overview"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_chapter_runs_in_any_folder(source, tmp_path):
+    notebook = notebooks.derive(source)
+    notebooks.execute(notebook, tmp_path)
+    pictures = [
+        output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
+    assert len(pictures) >= 4
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_chapter_has_the_parts_that_every_chapter_has(source):
+    headings = [
+        line.lstrip("# ").strip()
+        for cell in notebooks.derive(source).cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("#")
+    ]
+    for part in ["Where we are", "Predict", "Change it", "Recap", "Explain it aloud", "Read further"]:
+        assert part in headings
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_cells_are_short(source):
+    for cell in notebooks.derive(source).cells:
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 25, cell.source
+        elif "```" not in cell.source:
+            prose = [line for line in cell.source.splitlines() if not line.startswith("|")]
+            assert len(" ".join(prose).split()) <= 130, cell.source

@@ -1,0 +1,243 @@
+"""What the course promises about every exercise: stubs fail, solutions pass, mistakes are recognized."""
+
+import ast
+import importlib.util
+import inspect
+import random
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import nanovllm
+from exercises.kit import checks, grading, manifest, notebooks, stubs, workspace
+from exercises.kit.checks import WRONG_ANSWERS
+from exercises.kit.workspace import parse
+
+ROOT = manifest.ROOT
+EXERCISES = manifest.load()
+RIGHT_ANSWERS = Path(__file__).parent / "right_answers"
+MISTAKES = [(id_, wrong.name) for id_, exercise in EXERCISES.items() for wrong in checks.wrong_answers(exercise)]
+
+
+def solution(exercise_id):
+    return parse(EXERCISES[exercise_id], EXERCISES[exercise_id].reference())
+
+
+def other_right_answer(exercise_id):
+    return parse(EXERCISES[exercise_id], (RIGHT_ANSWERS / f"{exercise_id}.py").read_text())
+
+
+@cache
+def mistake(exercise_id, name):
+    return next(wrong for wrong in checks.wrong_answers(EXERCISES[exercise_id]) if wrong.name == name)
+
+
+def body_lines(code):
+    """The lines that a learner has to write."""
+    (function,) = ast.parse(code).body
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return [line.strip() for line in code.splitlines()[body[0].lineno - 1 :] if line.strip()]
+
+
+# The manifest.
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISES)
+def test_an_exercise_is_complete_and_small(exercise_id):
+    exercise = EXERCISES[exercise_id]
+    assert exercise.id.split(".")[1] == exercise.name
+    assert 5 <= exercise.minutes <= 15 and exercise.difficulty in (1, 2, 3)
+    assert all(len(text) > 20 for text in (*exercise.hints, exercise.why))
+    assert len(body_lines(exercise.reference())) <= 15
+    assert len(checks.wrong_answers(exercise)) >= 3
+    assert len(grading.load_grader(grading.grader_path(exercise.file_name), exercise_id)) >= 3
+    assert (RIGHT_ANSWERS / f"{exercise_id}.py").is_file()
+
+
+def test_every_wrong_and_right_answer_belongs_to_an_exercise():
+    names = [path.name.split("__")[0] for path in WRONG_ANSWERS.glob("*.py")]
+    names += [path.stem for path in RIGHT_ANSWERS.glob("*.py")]
+    assert set(names) == set(EXERCISES)
+
+
+def test_a_misspelled_id_is_answered_with_those_that_are_close():
+    with pytest.raises(KeyError, match=r"ch05\.dealocate.*did you mean ch05\.deallocate"):
+        manifest.get("ch05.dealocate")
+
+
+# Fresh stubs.
+
+
+def test_every_stub_can_be_imported_and_raises_its_own_id(workspace):
+    for name, exercises in stubs.chapters().items():
+        spec = importlib.util.spec_from_file_location("stubs", workspace.folder / name)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for exercise in exercises:
+            function = getattr(module, exercise.name)
+            with pytest.raises(NotImplementedError) as raised:
+                function(*[None] * len(inspect.signature(function).parameters))
+            assert raised.value.args == (exercise.id,)
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISES)
+def test_a_fresh_stub_is_not_a_pass(exercise_id, workspace):
+    result = checks.check(exercise_id, workspace)
+    assert (result.status, result.passed) == ("todo", False)
+    assert workspace.known(EXERCISES[exercise_id]) == {}
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISES)
+def test_a_stub_that_reaches_the_engine_fails_with_its_own_id(exercise_id):
+    """Also without the shortcut that recognizes stubs."""
+    code = EXERCISES[exercise_id].stub() + "\n    return None"
+    result = checks.grade(parse(EXERCISES[exercise_id], code), engine=False)
+    assert result.status == "failed"
+    assert f"NotImplementedError: {exercise_id}" in "\n".join(result.finding.error)
+
+
+def test_no_solution_shows_in_stubs_or_notebooks(workspace):
+    shown = {f"{path.stem}": path.read_text() for path in workspace.folder.glob("ch*.py")}
+    for path in notebooks.sources():
+        text = nbformat.writes(notebooks.derive(path))
+        shown[f"ch{path.stem}"] = "\n".join(cell.source for cell in nbformat.reads(text, 4).cells)
+    for exercise_id, exercise in EXERCISES.items():
+        lines = body_lines(exercise.reference())
+        for name, text in shown.items():
+            if name[:4] <= exercise.chapter:  # later chapters may look back at it
+                found = [line.strip() for line in text.splitlines() if line.strip()]
+                windows = [found[i : i + len(lines)] for i in range(len(found))]
+                assert lines not in windows, f"{name} shows the answer to {exercise_id}"
+
+
+# Right answers.
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISES)
+def test_our_solution_and_a_different_one_pass(exercise_id):
+    for answer in (solution(exercise_id), other_right_answer(exercise_id)):
+        assert answer.problem is None
+        result = checks.grade(answer, engine=False)
+        assert result.passed, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exercise_id", EXERCISES)
+def test_our_solution_and_a_different_one_run_in_the_engine(exercise_id):
+    for answer in (solution(exercise_id), other_right_answer(exercise_id)):
+        result = checks.grade(answer)
+        assert result.passed and "same as ours" in result.summary, result
+
+
+def random_mixture(seed):
+    """For each exercise, by chance: ours, our solution spliced in, or a different right answer."""
+    rng = random.Random(seed)
+    made = [rng.choice([None, solution, other_right_answer]) for _ in EXERCISES]
+    return [make(exercise_id) for make, exercise_id in zip(made, EXERCISES, strict=True) if make]
+
+
+@pytest.mark.parametrize(
+    "answers", [[other_right_answer(id_) for id_ in EXERCISES], random_mixture(1)], ids=["all", "1"]
+)
+def test_mixtures_write_the_same_text(answers):
+    outcome = checks.run_engine(answers)
+    assert outcome.kind == "returned", outcome
+    assert outcome.value == (checks.reference_tokens(), [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 10))
+def test_more_mixtures_write_the_same_text(seed):
+    test_mixtures_write_the_same_text(random_mixture(seed))
+
+
+def test_the_engine_has_to_work_hard_enough_to_tell():
+    """The work that mixtures are compared on: hits, chunks, preemptions, and different texts."""
+    tokens = checks.reference_tokens()
+    assert len({tuple(answer) for answer in tokens[-4:]}) == 3  # two of the four prompts are equal
+    assert sum(len(answer) for answer in tokens) > 40
+    with nanovllm.LLM("qwen3-tiny", device="cpu", **grading.ENGINE_OPTIONS) as llm:
+        assert len(llm.tokenizer.encode(grading.PROMPTS[0])) * 2 > grading.ENGINE_OPTIONS["max_num_batched_tokens"]
+        for max_tokens in grading.ROUNDS:
+            params = nanovllm.SamplingParams(temperature=0.0, max_tokens=max_tokens)
+            answers = llm.generate(grading.PROMPTS, params, use_tqdm=False)
+        assert llm.scheduler.num_preemptions > 0
+        assert any(answer["num_cached_tokens"] > 0 for answer in answers)
+
+
+# Wrong answers.
+
+
+def check_diagnosis(exercise_id, name, spelling):
+    wrong = mistake(exercise_id, name)
+    answer = getattr(wrong, spelling)
+    assert answer.is_usable, answer.problem
+    result = checks.grade(answer, engine=False)
+    assert (result.status, result.mistake, result.diagnosis) == ("failed", name, wrong.diagnosis)
+
+
+@pytest.mark.parametrize(("exercise_id", "name"), MISTAKES)
+def test_a_second_spelling_of_a_mistake_gets_exactly_its_diagnosis(exercise_id, name):
+    check_diagnosis(exercise_id, name, "second")
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISES)
+def test_known_mistakes_fail_and_can_be_told_apart(exercise_id):
+    known = checks.fingerprints(EXERCISES[exercise_id])
+    assert all(finding for _, _, _, finding in known)
+    assert len({fingerprint for _, _, fingerprint, _ in known}) == len(known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exercise_id", "name"), MISTAKES)
+def test_a_mistake_gets_exactly_its_diagnosis(exercise_id, name):
+    check_diagnosis(exercise_id, name, "first")
+
+
+def test_the_two_spellings_are_two():
+    for exercise_id, name in MISTAKES:
+        wrong = mistake(exercise_id, name)
+        one, other = (ast.dump(ast.parse(answer.function[0])) for answer in (wrong.first, wrong.second))
+        assert one != other, (exercise_id, name)
+
+
+def test_a_mistake_that_only_begins_like_a_known_one_is_called_likely():
+    exercise = EXERCISES["ch05.deallocate"]
+    code = mistake("ch05.deallocate", "keeps_the_table").first.text.replace(
+        "reversed(seq.block_table)", "seq.block_table"
+    )
+    result = checks.grade(parse(exercise, code), engine=False)
+    assert result.mistake == "keeps_the_table" and result.diagnosis.startswith("Perhaps: ")
+
+
+def test_a_mistake_that_nobody_knows_gets_no_diagnosis():
+    code = "def may_append(self, seq):\n    return\n"
+    result = checks.grade(parse(EXERCISES["ch05.may_append"], code), engine=False)
+    assert (result.status, result.mistake, result.diagnosis) == ("failed", "", "")
+
+
+# Derived files.
+
+
+def test_the_workspace_of_these_tests_is_not_the_learners(workspace):
+    assert workspace.folder != ROOT / "exercises"
+    with pytest.raises(AssertionError, match="belongs to the learner"):
+        (ROOT / "exercises" / "ch05_block_manager.py").read_text()
+
+
+def test_solutions_are_what_the_engine_says():
+    for name, exercises in stubs.chapters().items():
+        assert (ROOT / "solutions" / name).read_text() == stubs.solution_text(exercises), "run python -m exercises sync"
+    assert sorted(path.name for path in (ROOT / "solutions").glob("*.py")) == sorted(stubs.chapters())
+
+
+def test_each_solution_stands_with_its_reason():
+    for name, exercises in stubs.chapters().items():
+        sections = workspace.split((ROOT / "solutions" / name).read_text())
+        assert list(sections) == [exercise.id for exercise in exercises]
+        for exercise in exercises:
+            answer = parse(exercise, sections[exercise.id][1])
+            assert answer.function[0] == exercise.reference()
+            assert sections[exercise.id][1].startswith("# ")

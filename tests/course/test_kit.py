@@ -1,0 +1,654 @@
+"""The machinery behind the exercises: files are never lost, checks never harm, the assembled engine is complete."""
+
+import argparse
+import dataclasses
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+
+import nbformat
+import pytest
+from rich.console import Console
+
+import nanovllm
+from exercises.__main__ import main
+from exercises.kit import actions, assemble, checks, grading, manifest, notebooks, runner, source, stubs, terminal
+from exercises.kit.manifest import Exercise
+from exercises.kit.workspace import join, parse, split
+
+ROOT = manifest.ROOT
+EXERCISES = manifest.load()
+DEALLOCATE = EXERCISES["ch05.deallocate"]
+HEAD_FIRST = """\
+def deallocate(self, seq):
+    for block_id in seq.block_table:
+        block = self.blocks[block_id]
+        block.ref_count -= 1
+        if block.ref_count == 0:
+            self.used_block_ids.remove(block_id)
+            self.free_block_ids[block_id] = None
+    seq.block_table = []
+    seq.num_cached_tokens = 0
+"""
+
+
+def ours(exercise_id):
+    return parse(EXERCISES[exercise_id], EXERCISES[exercise_id].reference())
+
+
+def grade(code, exercise=DEALLOCATE):
+    return checks.grade(parse(exercise, code, "exercises/ch05_block_manager.py", 50), engine=False)
+
+
+# Cutting and splicing.
+
+
+def test_splicing_our_own_code_gives_our_own_files_byte_for_byte():
+    texts, pieces, _ = assemble.combine([ours(id_) for id_ in EXERCISES])
+    plain, _, _ = assemble.combine([])
+    assert texts == plain
+    assert len(pieces) == len(EXERCISES)
+
+
+def test_helpers_decorators_and_multi_line_strings_survive_the_splice():
+    module = "import os\n\n\nclass Box:\n    @property\n    def size(self):\n        return 1\n\n    x = 2\n"
+    exercise = Exercise(id="ch05.size", symbol="m:Box.size", title="", minutes=5, difficulty=1, hints=(), why="")
+    code = 'import math\n\nTEXT = """a\n  b"""\n\n\n'
+    code += 'def size(self):\n    text = """one\ntwo"""\n    return math.pi, TEXT, text\n'
+    lines = code.splitlines()
+    answer = dataclasses.replace(
+        parse(DEALLOCATE, "def deallocate(self, seq):\n    pass\n"),
+        exercise=exercise,
+        function=("\n".join(lines[6:]), 7),
+        extras=(("import math", 1), ('TEXT = """a\n  b"""', 3)),
+    )
+    text, pieces = assemble.splice(module, [answer], "m.py")
+    names = {}
+    exec(compile(text, "m", "exec"), names)
+    assert names["Box"]().size == (3.141592653589793, "a\n  b", "one\ntwo")
+    assert names["Box"].x == 2
+    for piece in pieces:
+        for offset in range(piece.last - piece.first + 1):
+            assert text.splitlines()[piece.first + offset - 1].strip() in ("", lines[piece.line + offset - 1].strip())
+
+
+def test_a_helper_must_not_take_a_name_of_the_engine():
+    result = grade("class Block:\n    pass\n\n\n" + HEAD_FIRST)
+    assert result.status == "failed" and "Your helper Block has the name" in result.summary
+
+
+def test_constants_are_replaced_and_must_exist():
+    assert (
+        source.set_constant
+        if False
+        else assemble.set_constant("A = (\n    1,\n)\nB = A\n", "A", "2") == "A = 2\n\n\nB = A\n"
+    )
+    with pytest.raises(source.SourceError, match="no constant C"):
+        assemble.set_constant("A = 1\n", "C", "2")
+
+
+def test_sections_are_found_replaced_and_appended():
+    text = '"""x"""\n\n\n# --- ch05.a\ndef a():\n    pass\n\n\n# --- ch05.b\ndef b(): pass\n'
+    assert split(text) == {"ch05.a": (5, "def a():\n    pass\n"), "ch05.b": (10, "def b(): pass\n")}
+    changed = join(join(text, "ch05.a", "def a(): return 1\n"), "ch05.c", "def c(): pass")
+    assert [section for _, section in split(changed).values()] == [
+        "def a(): return 1\n",
+        "def b(): pass\n",
+        "def c(): pass\n",
+    ]
+    assert join(text, "ch05.a", "def a():\n    pass") == text
+
+
+# What a check says.
+
+
+def test_an_error_is_shown_with_the_learners_own_lines():
+    result = grade(
+        "def helper(block):\n    return block.nothing\n\n\ndef deallocate(self, seq):\n    helper(self.blocks[0])\n"
+    )
+    assert result.finding.error == (
+        "exercises/ch05_block_manager.py, line 55, in deallocate",
+        "    helper(self.blocks[0])",
+        "exercises/ch05_block_manager.py, line 51, in helper",
+        "    return block.nothing",
+        "AttributeError: 'Block' object has no attribute 'nothing'",
+    )
+
+
+def test_prints_of_the_failing_case_are_shown():
+    result = grade(HEAD_FIRST.replace(":\n    for", ":\n    print('freeing', seq.block_table)\n    for"))
+    assert result.finding.case == "the_tail_is_handed_out_first"
+    assert result.prints == "freeing [0, 1, 2, 3]\nfreeing [4]\n"
+
+
+def test_an_endless_loop_is_stopped_and_located():
+    exercise = dataclasses.replace(DEALLOCATE, time_limit=0.5)
+    start = time.perf_counter()
+    result = grade("def deallocate(self, seq):\n    while True:\n        seq.x = 1\n", exercise)
+    assert time.perf_counter() - start < 60
+    assert "does not come to an end" in result.summary
+    assert "exercises/ch05_block_manager.py, line 5" in result.details[1] and "in deallocate" in result.details[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import os\n    os._exit(7)", "Python itself broke down"),
+        ("raise SystemExit(1)", "It ended the check"),
+    ],
+)
+def test_leaving_python_is_a_failure(body, says):
+    result = grade(f"def deallocate(self, seq):\n    {body}\n")
+    assert result.status == "failed" and says in result.summary
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("def deallocate(self, seq):\n    retrun 1\n", "invalid syntax, in exercises/ch05_block_manager.py, line 51"),
+        (
+            "return 1\ndef deallocate(self, seq):\n    pass\n",
+            "'return' outside function, in exercises/ch05_block_manager.py",
+        ),
+        ("def dealocate(self, seq):\n    pass\n", "The function deallocate is not there"),
+        ("def deallocate(self, s):\n    pass\n", "the engine calls it with (self, seq)"),
+        (
+            "from nanovllm.engine import block_manager\ndef deallocate(self, seq):\n    pass\n",
+            "refers to 'nanovllm.engine'",
+        ),
+        ("import solutions\ndef deallocate(self, seq):\n    pass\n", "refers to 'solutions'"),
+        ("def deallocate(self, seq):\n    __import__('nanovllm.engine')\n", "refers to 'nanovllm.engine'"),
+        ("def deallocate(self, seq):\n    super().deallocate(seq)\n", "calls the function that it replaces"),
+    ],
+)
+def test_what_is_no_answer_is_said_before_anything_runs(code, says):
+    result = grade(code)
+    assert result.status == "failed" and says in result.summary
+
+
+def test_other_imports_and_strings_are_fine():
+    code = (
+        "from collections import deque\nfrom .sequence import Sequence\n\n\ndef deallocate(self, seq):\n    x = '. '\n"
+    )
+    assert parse(DEALLOCATE, code).is_usable
+
+
+def test_extra_parameters_with_defaults_are_fine():
+    assert parse(DEALLOCATE, "def deallocate(self, seq, verbose=False):\n    pass\n").is_usable
+
+
+def test_each_check_starts_from_a_clean_slate():
+    code = HEAD_FIRST.replace("seq.block_table:", "reversed(seq.block_table):", 1)
+    spoiler = "import builtins\n\n\n" + code.replace("    for", "    builtins.print = None\n    for", 1)
+    assert grade(spoiler).status == "failed"  # the next case cannot print its mark
+    assert grade(code).passed
+
+
+def test_a_message_reads_the_same_everywhere():
+    message = actions.describe(grade(HEAD_FIRST))
+    text, html = repr(message), message._repr_html_()
+    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(message)
+    for words in ("not right yet", "A ends. Of its blocks", "[3, 2, 1, 0]", "[0, 1, 2, 3]"):
+        assert words in text and words in html and words in console.export_text(clear=False)
+    assert "<script" not in actions.Message("<script>", [("<b>", "<i>")])._repr_html_()
+
+
+@pytest.mark.slow
+def test_checks_work_where_processes_cannot_be_forked(monkeypatch):
+    monkeypatch.setattr(runner, "CAN_FORK", False)
+    assert grade(HEAD_FIRST).mistake == "head_first"
+
+
+@pytest.mark.slow
+def test_a_script_that_asks_for_a_check_is_run_once(tmp_path, workspace):
+    (tmp_path / "script.py").write_text(
+        "print('begin')\nfrom exercises import check\nprint(check('ch05.deallocate'))\n"
+    )
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    result = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.stdout.count("begin") == 1 and "Go through the table backwards" in result.stdout, result.stderr
+
+
+def test_a_helper_that_fails_on_import_is_located():
+    result = grade("LIMIT = nothing\n\n\n" + HEAD_FIRST)
+    assert result.status == "failed"
+    assert result.details[0].startswith("exercises/ch05_block_manager.py, line 50")
+    assert result.details[-1] == "NameError: name 'nothing' is not defined"
+
+
+# Unit and whole.
+
+
+def test_the_function_that_breaks_the_whole_is_named():
+    wrong = next(w for w in checks.wrong_answers(EXERCISES["ch05.may_append"]) if w.name == "when_the_block_is_full")
+    answers = [ours("ch05.compute_hash"), ours("ch05.allocate"), ours("ch05.deallocate"), wrong.first]
+    result = checks.grade(answers[2], [answers[0], answers[1], answers[3]])
+    assert result.passed
+    assert result.blamed == "ch05.may_append" and 'check("ch05.may_append")' in result.whole
+
+
+def test_a_function_that_the_engine_never_calls_is_a_failure():
+    exercise = dataclasses.replace(DEALLOCATE, id="ch06.reset", symbol="nanovllm.engine.scheduler:Scheduler.reset")
+    problem, _ = checks._problem([parse(exercise, exercise.reference())])
+    assert problem == "the engine never called your ch06.reset"
+
+
+def test_faster_paths_are_turned_off_only_for_code_that_is_not_ours():
+    bypass = {"enforce_eager": True, "nanovllm.engine.scheduler:LENGTH_HISTORY": 7}
+    exercise = dataclasses.replace(DEALLOCATE, bypassed_by=bypass)
+    texts, _, options = assemble.combine([parse(exercise, HEAD_FIRST)])
+    assert options == {"enforce_eager": True} and "\nLENGTH_HISTORY = 7\n" in texts["engine/scheduler.py"]
+    same = exercise.reference().replace("released = []", "released = []  # a comment is no difference")
+    texts, _, options = assemble.combine([parse(exercise, same)])
+    assert options == {} and "LENGTH_HISTORY = 7" not in texts["engine/scheduler.py"]
+
+
+# The assembled engine.
+
+
+def test_a_package_is_named_after_its_content_and_written_once():
+    one, again, other = (
+        assemble.assemble([parse(DEALLOCATE, HEAD_FIRST + extra)]) for extra in ("", "", "    x = 1\n")
+    )
+    assert one.name == again.name != other.name
+    path = one.folder / "engine" / "block_manager.py"
+    before = path.stat().st_mtime_ns
+    assemble.assemble([parse(DEALLOCATE, HEAD_FIRST)])
+    assert path.stat().st_mtime_ns == before
+    assert not list(one.folder.rglob("*.safetensors")) and not (one.folder / "viz").exists()
+
+
+def test_old_packages_are_cleared_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(assemble, "KEPT_PACKAGES", 2)
+    build = tmp_path / "build"
+    for i in range(4):
+        (build / f"nanovllm_{i}").mkdir(parents=True)
+        os.utime(build / f"nanovllm_{i}", (i, i))
+    assemble._prune(build)
+    assert sorted(path.name for path in build.iterdir()) == ["nanovllm_2", "nanovllm_3"]
+
+
+def test_an_exercise_outside_the_engine_is_put_into_labs(tmp_path, monkeypatch):
+    labs = "from nanovllm import SamplingParams\n\n\ndef twice(x):\n    return SamplingParams and 2 * x\n"
+    (tmp_path / "exercises" / "kit").mkdir(parents=True)
+    (tmp_path / "exercises" / "kit" / "labs.py").write_text(labs)
+    (tmp_path / "nanovllm").symlink_to(ROOT / "nanovllm")
+    monkeypatch.setattr(Exercise, "module_text", lambda self, root=None: labs)
+    monkeypatch.setattr(Exercise, "reference", lambda self, root=None: source.cut(labs, "twice")[0])
+    exercise = Exercise(
+        id="ch01.twice",
+        symbol=f"{manifest.LABS}:twice",
+        title="",
+        minutes=5,
+        difficulty=1,
+        hints=(),
+        why="",
+        splice=False,
+    )
+    answer = parse(exercise, "def helper(x):\n    return x\n\n\ndef twice(x):\n    return helper(x) + x + 1\n")
+    assert answer.problem is None
+    assert assemble.assemble([answer], tmp_path).module("labs").twice(3) == 7
+    assert assemble.assemble([], tmp_path).module("labs").twice(3) == 6
+
+
+@pytest.fixture
+def me(workspace):
+    workspace.write(DEALLOCATE, ours("ch05.deallocate").text + "    self.mine = True\n")
+    return actions.mine()
+
+
+def test_mine_generates_and_takes_parameters_of_the_other_package(me):
+    params = nanovllm.SamplingParams(temperature=0.0, max_tokens=6)
+    prompts = ["Once upon a time", "One day, a fox"]
+    options = {"device": "cpu", "kvcache_block_size": 4, "num_kvcache_blocks": 30}
+    with me.LLM("qwen3-tiny", **options) as llm, nanovllm.LLM("qwen3-tiny", **options) as reference:
+        expected = reference.generate(prompts, params, use_tqdm=False)
+        found = llm.generate(prompts, [params, params], use_tqdm=False)
+        assert [out["token_ids"] for out in found] == [out["token_ids"] for out in expected]
+        assert llm.scheduler.block_manager.mine
+        beams = llm.beam_search("Once", nanovllm.BeamSearchParams(2, 3))
+        assert len(beams[0].sequences) == 2
+        assert "".join(llm.stream(prompts[0], sampling_params=params)) == expected[0]["text"]
+        llm.add_request(prompts[0], params)
+        with pytest.raises(TypeError):
+            llm.generate(prompts, {"temperature": 0})
+
+
+def test_the_map_says_what_is_whose(me, workspace):
+    text = repr(me)
+    assert f"1 of {len(EXERCISES)} functions are yours" in text
+    assert "BlockManager.deallocate    yours, not passed yet" in text
+    workspace.note(DEALLOCATE, status="passed")
+    assert (
+        "| ch05.deallocate | `engine/block_manager.py: BlockManager.deallocate` | **yours** |" in me._repr_markdown_()
+    )
+    assert me._repr_markdown_().count("| ours |") == len(EXERCISES) - 1
+
+
+def test_an_answer_that_cannot_be_used_is_replaced_by_ours(workspace):
+    workspace.write(DEALLOCATE, "def deallocate(self, seq):\n    retrun 1\n")
+    assert "ours (yours cannot be used)" in repr(actions.mine())
+
+
+def test_objects_of_the_assembled_engine_pickle(me):
+    seq = me.package.module("engine.sequence").Sequence([1, 2, 3])
+    copy = pickle.loads(pickle.dumps(seq))
+    assert type(copy) is type(seq) and copy.token_ids == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_the_assembled_engine_starts_its_own_workers(me, tmp_path):
+    script = f"""
+    import sys
+    sys.path.append({str(me.package.folder.parent)!r})
+    import {me.package.name} as engine
+
+    if __name__ == "__main__":
+        with engine.LLM("qwen3-tiny", device="cpu", tensor_parallel_size=2, num_kvcache_blocks=8) as llm:
+            params = engine.SamplingParams(temperature=0.0, max_tokens=6)
+            print(llm.generate("Once upon a time", params, use_tqdm=False)[0]["token_ids"])
+        print("nanovllm" in sys.modules)
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    result = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    with nanovllm.LLM("qwen3-tiny", device="cpu") as llm:
+        params = nanovllm.SamplingParams(temperature=0.0, max_tokens=6)
+        expected = llm.generate("Once upon a time", params, use_tqdm=False)[0]["token_ids"]
+    assert result.stdout.splitlines() == [str(expected), "False"], result.stderr
+
+
+@pytest.mark.slow
+def test_an_exported_engine_stands_alone(me, tmp_path):
+    me.export(tmp_path / "myengine")
+    assert "self.mine = True" in (tmp_path / "myengine" / "engine" / "block_manager.py").read_text()
+    script = (
+        "import sys, myengine; llm = myengine.LLM('qwen3-tiny', device='cpu');"
+        "print(llm.generate('Once upon', myengine.SamplingParams(max_tokens=3), use_tqdm=False)[0]['finish_reason']);"
+        "print([m for m in sys.modules if m.startswith('nanovllm')], llm.config.model_path)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert result.stdout.splitlines() == ["length", f"[] {tmp_path / 'myengine' / 'assets' / 'qwen3-tiny'}"], (
+        result.stderr
+    )
+    with pytest.raises(FileExistsError):
+        me.export(tmp_path / "myengine")
+
+
+# Files.
+
+
+def test_a_cell_is_written_checked_and_kept_in_step(workspace):
+    assert "passed" in actions.exercise("ch05.deallocate", DEALLOCATE.reference()).title
+    assert workspace.answer(DEALLOCATE).text == DEALLOCATE.reference() + "\n"
+    assert workspace.known(DEALLOCATE)["status"] == "passed"
+    assert "not right yet" in actions.exercise("ch05.deallocate", HEAD_FIRST).title
+    assert workspace.answer(DEALLOCATE).text == HEAD_FIRST
+    assert [path.read_text() for path in (workspace.folder / ".attempts").iterdir()] == [DEALLOCATE.reference() + "\n"]
+
+
+def test_a_cell_does_not_overwrite_what_was_edited_in_the_file(workspace):
+    actions.exercise("ch05.deallocate", HEAD_FIRST)
+    path = workspace.path(DEALLOCATE)
+    path.write_text(path.read_text().replace("for block_id in seq", "for block_id in  seq"))
+    message = actions.exercise("ch05.deallocate", HEAD_FIRST + "    return\n")
+    assert "was changed since this cell wrote to it" in message.title and "\n+    return" in repr(message).replace(
+        " " * 9, ""
+    )
+    assert "for block_id in  seq" in path.read_text()
+    actions.exercise("ch05.deallocate --force", HEAD_FIRST + "    return\n")
+    assert workspace.answer(DEALLOCATE).text == HEAD_FIRST + "    return\n"
+
+
+def test_a_cell_with_the_stub_never_replaces_an_answer(workspace):
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    message = actions.exercise("ch05.deallocate", DEALLOCATE.stub())
+    assert "passed" in message.title and "--pull" in message.rows[-1][1]
+    assert workspace.answer(DEALLOCATE).text == DEALLOCATE.reference() + "\n"
+
+
+def test_a_cell_that_python_cannot_read_changes_nothing(workspace):
+    before = workspace.path(DEALLOCATE).read_bytes()
+    message = actions.exercise("ch05.deallocate", "def deallocate(self, seq):\n    retrun 1\n")
+    assert "the cell, line 3" in repr(message)
+    assert workspace.path(DEALLOCATE).read_bytes() == before
+
+
+@pytest.mark.parametrize("line", ["", "ch05.nothing", "ch05.deallocate --forse"])
+def test_a_wrong_line_of_a_cell_is_explained_not_raised(line):
+    assert actions.exercise(line, HEAD_FIRST).kind == "failed"
+
+
+def test_reset_keeps_the_answer(workspace):
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    actions.reset("ch05.deallocate")
+    assert workspace.answer(DEALLOCATE).is_stub
+    (backup,) = (workspace.folder / ".attempts").iterdir()
+    assert backup.read_text() == HEAD_FIRST
+
+
+def test_hints_are_counted_and_open_the_solution(workspace):
+    assert "still closed" in actions.solution("ch05.deallocate").title
+    assert [len(actions.hint("ch05.deallocate").rows) for _ in range(3)] == [1, 2, 4]
+    assert "reversed(seq.block_table)" in repr(actions.solution("ch05.deallocate"))
+    assert "find_cached_blocks" in repr(actions.solution("ch05.allocate", now=True))
+
+
+def test_a_pass_opens_the_solution_until_the_answer_changes(workspace):
+    actions.exercise("ch05.deallocate", DEALLOCATE.reference())
+    assert "why" in dict(actions.solution("ch05.deallocate").rows)
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    assert "still closed" in actions.solution("ch05.deallocate").title
+
+
+def test_show_puts_the_runs_side_by_side(workspace):
+    import ipykernel  # noqa: F401 - being installed and imported is not being in a notebook
+
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    rows = dict(actions.show("ch05.deallocate").rows)
+    assert rows["here"].endswith("ours   [3, 2, 1, 0]\n    yours  [0, 1, 2, 3]")
+
+
+# Derivation.
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A copy of what stubs and solutions are derived from."""
+    shutil.copytree(ROOT / "nanovllm" / "engine", tmp_path / "nanovllm" / "engine")
+    (tmp_path / "exercises").mkdir()
+    shutil.copy(ROOT / manifest.MANIFEST, tmp_path / manifest.MANIFEST)
+    return tmp_path
+
+
+def test_sync_writes_once_and_then_has_nothing_to_do(course, capsys):
+    assert any("exercises/ch05_block_manager.py is out of step" in p for p in stubs.sync(course, write=False))
+    assert stubs.sync(course) == []
+    assert "ch05_block_manager.py: written" in capsys.readouterr().out
+    assert stubs.sync(course) == stubs.sync(course, write=False) == []
+    assert capsys.readouterr().out == ""
+
+
+def test_sync_leaves_an_edited_file_alone(course):
+    stubs.sync(course)
+    path = course / "exercises" / "ch05_block_manager.py"
+    path.write_text(path.read_text().replace("raise NotImplementedError", "return 1  #", 1))
+    edited = path.read_bytes()
+    (problem,) = stubs.sync(course)
+    assert "was edited and is left alone" in problem and path.read_bytes() == edited
+
+
+def test_sync_notices_an_engine_that_moved_on_and_files_of_nobody(course):
+    stubs.sync(course)
+    engine = course / "nanovllm" / "engine" / "block_manager.py"
+    engine.write_text(engine.read_text().replace("Take all blocks of `seq` back.", "Take every block back."))
+    (course / "solutions" / "ch77_stray.py").write_text("")
+    problems = stubs.sync(course, write=False)
+    assert "\n+    " + '"""Take every block back.' in problems[0] and len(problems) == 3
+    assert "solutions/ch77_stray.py belongs to no chapter" in problems[2]
+    assert len(stubs.sync(course)) == 1
+
+
+def test_update_carries_answers_over(course, workspace):
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    path = workspace.path(DEALLOCATE)
+    path.write_text(path.read_text() + "\n\n# --- ch05.gone\ndef gone():\n    pass\n")
+    engine = course / "nanovllm" / "engine" / "block_manager.py"
+    engine.write_text(engine.read_text().replace("Whether the free blocks are enough", "Is there room"))
+    assert stubs.update(workspace, course) == ["ch05_block_manager.py: brought up to date"]
+    sections = split(path.read_text())
+    assert sections["ch05.deallocate"][1] == HEAD_FIRST and "def gone()" in sections["ch05.gone"][1]
+    assert "Is there room" in sections["ch05.can_allocate"][1]
+    assert stubs.update(workspace, course) == []
+
+
+def test_update_knows_what_was_checked_even_without_the_file(course, workspace):
+    actions.exercise("ch05.deallocate", HEAD_FIRST)
+    stubs.write_stubs(workspace.folder)  # as `git checkout` leaves it
+    stubs.update(workspace, course)
+    assert workspace.answer(DEALLOCATE).text == HEAD_FIRST
+
+
+CHAPTER = """\
+# %%
+# %load_ext exercises
+
+# %%
+# {{exercise ch05.deallocate}}
+
+# %%
+me = mine()
+me
+
+# %%
+with me.LLM("qwen3-tiny", device="cpu", num_kvcache_blocks=4) as llm:
+    print(llm.generate("One day", me.SamplingParams(temperature=0, max_tokens=3), use_tqdm=False)[0]["finish_reason"])
+
+# %%
+show("ch05.deallocate")
+"""
+
+
+@pytest.fixture
+def chapter(course):
+    path = course / "notebooks" / "src" / "05_toy.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(CHAPTER)
+    return path
+
+
+def test_the_exercise_directive_becomes_a_box_and_a_cell(chapter, course):
+    notebook = notebooks.derive(chapter, course)
+    box, cell = notebook.cells[1:3]
+    assert box.cell_type == "markdown" and "Difficulty 2 of 3, about 12 minutes" in box.source
+    assert cell.source == "%%exercise ch05.deallocate\n" + DEALLOCATE.stub()
+    assert nbformat.writes(notebook) == nbformat.writes(notebooks.derive(chapter, course))
+    chapter.write_text("# %%\n# {{exercise ch05.nothing}}\n")
+    with pytest.raises(notebooks.NotebookError, match=r"05_toy.py: .*no exercise ch05.nothing"):
+        notebooks.derive(chapter, course)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solved", [False, True])
+def test_a_notebook_runs_as_a_new_learner_and_as_solved(chapter, course, solved):
+    notebook = notebooks.derive(chapter, course)
+    notebooks.execute(notebook, chapter.parent, answers={"ch05.deallocate": DEALLOCATE.reference()} if solved else None)
+    texts = [str(cell.get("outputs", "")) for cell in notebook.cells]
+    assert ("passed" if solved else "not written yet") in texts[2]
+    assert f"{int(solved)} of {len(EXERCISES)} functions are yours" in texts[3]
+    assert "length" in texts[4]
+    assert "image/png" in texts[5] if solved else "not written yet" in texts[5]
+
+
+def test_update_puts_the_learners_cells_into_the_new_notebook(chapter, course, workspace):
+    target = course / "notebooks" / "05_toy.ipynb"
+    notebook = notebooks.derive(chapter, course)
+    notebook.cells[2].source = "%%exercise ch05.deallocate\n" + HEAD_FIRST
+    nbformat.write(notebook, target)
+    assert notebooks.update(workspace, course) == []
+    chapter.write_text("# %% [markdown]\n# New words.\n\n" + CHAPTER)
+    (line,) = notebooks.update(workspace, course)
+    cells = nbformat.read(target, 4).cells
+    assert "rebuilt with your answers" in line and cells[0].source == "New words."
+    assert cells[3].source == "%%exercise ch05.deallocate\n" + HEAD_FIRST
+    assert len(list((workspace.folder / ".attempts").glob("05_toy-*.ipynb"))) == 1
+
+
+# The command line.
+
+
+def run_command(*arguments):
+    return terminal.run(argparse.Namespace(**arguments[0]), arguments[1])
+
+
+@pytest.fixture
+def console():
+    return Console(width=160, record=True, file=open(os.devnull, "w"))
+
+
+def test_the_overview_tells_how_far_one_is(workspace, console):
+    actions.exercise("ch05.deallocate", DEALLOCATE.reference())
+    workspace.write(EXERCISES["ch05.allocate"], "def allocate(self, seq):\n    pass\n")
+    assert run_command({"command": None}, console) == 0
+    text = console.export_text(clear=False)
+    assert "Next: ch05.compute_hash" in text and "written, not checked" in text
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    console.print(terminal.overview(workspace))
+    assert "changed, check again" in console.export_text()
+
+
+def test_the_check_command_returns_whether_all_passed(workspace, console):
+    assert run_command({"command": "check", "id": []}, console) == 1
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    assert run_command({"command": "check", "id": []}, console) == 0
+    assert run_command({"command": "check", "id": ["ch05"]}, console) == 1
+    assert run_command({"command": "check", "id": ["ch05.dealocate"]}, console) == 1
+    assert "did you mean ch05.deallocate" in console.export_text()
+
+
+def test_watch_checks_what_was_saved(workspace, console, monkeypatch):
+    def save(seconds):
+        workspace.path(DEALLOCATE).write_text(
+            join(workspace.path(DEALLOCATE).read_text(), "ch05.deallocate", HEAD_FIRST), encoding="utf-8"
+        )
+
+    monkeypatch.setattr(terminal.time, "sleep", save)
+    terminal.watch(workspace, console, rounds=2)
+    assert console.export_text().count("Take the blocks back: not right yet") == 1
+
+
+def test_doctor_looks_at_everything(workspace, console):
+    assert run_command({"command": "doctor"}, console) == 0
+    text = console.export_text()
+    assert "an engine run" in text and "works (" in text and "MISSING" not in text
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    for command in ("check", "hint", "show", "solution", "reset", "watch", "mine", "doctor", "update", "sync"):
+        assert f"\n    {command} " in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_answers_are_graded_by_pytest_only_when_asked_for(workspace):
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    asked = subprocess.run([*command, "tests/exercises", "-k", "ch05"], cwd=ROOT, capture_output=True, text=True)
+    assert f"{len(EXERCISES) - 1} failed, 1 passed" in asked.stdout
+    everything = subprocess.run([*command, "--collect-only"], cwd=ROOT, capture_output=True, text=True)
+    assert everything.returncode == 0 and "tests/exercises" not in everything.stdout
+    assert "tests/course/test_kit.py" in everything.stdout
+
+
+def test_checks_leave_no_process_behind():
+    children = {process.pid for process in runner.multiprocessing.active_children()}
+    grade("def deallocate(self, seq):\n    pass\n")
+    assert {process.pid for process in runner.multiprocessing.active_children()} == children
+    assert grading.prints_of(f"{grading.CASE_MARK}a|A.\none\n{grading.CASE_MARK}b|B.\ntwo\n", "a") == "one\n"

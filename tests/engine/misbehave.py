@@ -1,0 +1,61 @@
+"""Faults to send to a rank: unpickling one there plants it in that process, and its next step shows it.
+
+Imported by the ranks, so it imports little.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+
+class Fault:
+    """Make the `ModelRunner` of one rank (or of all) do `what` in the next step, after `delay` seconds of work."""
+
+    def __init__(self, what, rank=None, seconds=0.0, file=None):
+        self.plan = (what, rank, seconds, file)
+
+    def __reduce__(self):
+        return plant, self.plan
+
+
+class Unpicklable(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def plant(what, rank, seconds, file):
+    if rank is not None and multiprocessing.current_process().name != f"nanovllm-rank-{rank}":
+        return
+    from nanovllm.engine.model_runner import ModelRunner
+
+    run = ModelRunner.run
+
+    def faulty_run(self, *args):
+        ModelRunner.run = run
+        if file is not None:
+            Path(file).touch()
+        act(what, seconds)
+        return run(self, *args)
+
+    ModelRunner.run = faulty_run
+
+
+def act(what, seconds):
+    if what == "raise":
+        raise ValueError("the planted error")
+    if what == "raise unpicklable":
+        raise Unpicklable(1, 2)
+    if what == "exit":
+        os._exit(3)
+    if what == "sys.exit":
+        raise SystemExit(4)
+    if what == "abort":
+        os.kill(os.getpid(), signal.SIGABRT)
+    if what == "sleep":
+        time.sleep(seconds or 10_000)
+    if what == "compute":
+        end = time.monotonic() + (seconds or 10_000)
+        while time.monotonic() < end:
+            pass

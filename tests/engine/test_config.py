@@ -1,0 +1,393 @@
+"""`Config`: what it fills in from the model's files, and what it refuses, by name and value."""
+
+import json
+import logging
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanovllm import LLM
+from nanovllm.config import Config
+from nanovllm.engine.scheduler import Scheduler
+
+from .conftest import make_tiny_model
+from .reference import edit_json, write_new_spelling, write_old_spelling
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("config") / "model", max_position_embeddings=300, eos_token_id=7)
+
+
+@pytest.fixture
+def own_model(tmp_path):
+    """A directory that the test may change."""
+    return make_tiny_model(tmp_path / "model")
+
+
+def test_defaults(model):
+    config = Config(str(model))
+    assert config.max_num_batched_tokens == 16384 and config.max_num_seqs == 512
+    assert config.gpu_memory_utilization == 0.9 and config.tensor_parallel_size == 1
+    assert config.enforce_eager is False and config.enable_prefix_caching is True
+    assert config.kvcache_block_size == 256 and config.num_kvcache_blocks == -1 and config.seed == 0
+    assert config.load_format == "auto"
+    assert config.hf_config.num_hidden_layers == 2
+    assert tuple(config.eos) == (7,)
+    if not torch.cuda.is_available():
+        assert config.device == "cpu" and config.dtype == torch.float32 and config.attention_backend == "sdpa"
+
+
+def test_max_model_len_is_cut_to_what_the_model_can(model):
+    assert Config(model).max_model_len == 300
+    assert Config(model, max_model_len=299).max_model_len == 299
+    assert Config(model, max_model_len=10**9).max_model_len == 300
+
+
+INTEGERS = {"max_num_batched_tokens": 1, "max_num_seqs": 1, "max_model_len": 1, "kvcache_block_size": 1, "seed": 0}
+
+
+@given(field=st.sampled_from(sorted(INTEGERS)), value=st.integers(-5, 2))
+@settings(max_examples=40)
+def test_integers_have_a_minimum(model, field, value):
+    if value >= INTEGERS[field]:
+        assert getattr(Config(model, **{field: value}), field) == value
+    else:
+        with pytest.raises(ValueError, match=rf"{field}.*{value}"):
+            Config(model, **{field: value})
+
+
+@pytest.mark.parametrize("field", [*INTEGERS, "num_kvcache_blocks", "tensor_parallel_size"])
+@pytest.mark.parametrize("value", [1.5, "8", None, True, [4], math.nan])
+def test_integers_of_a_wrong_type(model, field, value):
+    with pytest.raises(TypeError, match=field) as error:
+        Config(model, **{field: value})
+    assert repr(value) in str(error.value)
+
+
+@pytest.mark.parametrize("value", [0, -2, -100])
+def test_a_pool_of_no_blocks(model, value):
+    with pytest.raises(ValueError, match=f"num_kvcache_blocks.*{value}"):
+        Config(model, num_kvcache_blocks=value)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, 1.01, math.nan, math.inf, 90])
+def test_memory_utilization_is_a_share(model, value):
+    with pytest.raises(ValueError, match="gpu_memory_utilization") as error:
+        Config(model, gpu_memory_utilization=value)
+    assert str(value).removesuffix(".0") in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["enforce_eager", "enable_prefix_caching"])
+@pytest.mark.parametrize("value", [0, "true", None])
+def test_switches_are_bools(model, field, value):
+    with pytest.raises(TypeError, match=field) as error:
+        Config(model, **{field: value})
+    assert repr(value) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("device", "tpu"),
+        ("device", 0),
+        ("dtype", "float64"),
+        ("dtype", "fp16"),
+        ("dtype", torch.int8),
+        ("dtype", None),
+        ("attention_backend", "flashinfer"),
+        ("attention_backend", None),
+        ("load_format", "gguf"),
+    ],
+)
+def test_a_choice_that_does_not_exist_shows_those_that_do(model, field, value):
+    with pytest.raises(ValueError, match=field) as error:
+        Config(model, **{field: value})
+    assert repr(value) in str(error.value) and "auto" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "dtype, expected",
+    [("auto", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.float16), (torch.bfloat16,) * 2],
+)
+def test_dtype(model, dtype, expected):
+    assert Config(model, dtype=dtype, device="cpu").dtype == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
+def test_an_unknown_option_names_the_closest(model, options):
+    with pytest.raises(TypeError, match=r"max_num_seq\b.*max_num_seqs"):
+        LLM(model, max_num_seq=3, **options)
+    with pytest.raises(TypeError, match=r"zzz.*max_num_batched_tokens"):
+        LLM(model, zzz=3, **options)
+
+
+@pytest.mark.parametrize("field", ["hf_config", "eos", "model_path"])
+def test_what_is_filled_in_cannot_be_given(model, field):
+    with pytest.raises(TypeError, match=field):
+        LLM(model, **{field: 1})
+
+
+def test_a_missing_model_argument():
+    with pytest.raises(TypeError, match="model"):
+        LLM()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("option", [{"device": "cuda"}, {"attention_backend": "flash_attn"}])
+def test_what_needs_a_gpu_is_refused_without_one(model, option):
+    ((field, value),) = option.items()
+    with pytest.raises(ValueError, match=f"{field}='{value}'"):
+        Config(model, **option)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("block_size", [16, 128, 255, 257, 300])
+def test_flash_attn_takes_multiples_of_256(model, block_size):
+    pytest.importorskip("flash_attn")
+    with pytest.raises(ValueError, match=f"flash_attn.*kvcache_block_size.*256.*{block_size}"):
+        Config(model, attention_backend="flash_attn", dtype="bfloat16", kvcache_block_size=block_size)
+    Config(model, attention_backend="flash_attn", dtype="bfloat16", kvcache_block_size=512)
+
+
+@pytest.mark.gpu
+def test_more_ranks_than_gpus(tmp_path):
+    count = torch.cuda.device_count()
+    if count >= 8:
+        pytest.skip("eight ranks are the most there can be")
+    path = make_tiny_model(
+        tmp_path, num_attention_heads=840, num_key_value_heads=840, head_dim=2, intermediate_size=840
+    )
+    with pytest.raises(ValueError, match=f"tensor_parallel_size={count + 1}.*{count}"):
+        Config(path, tensor_parallel_size=count + 1, device="cuda")
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 17, 256, 1000])
+def test_sdpa_takes_any_block_size(model, block_size):
+    config = Config(model, kvcache_block_size=block_size, attention_backend="sdpa", device="cpu")
+    assert config.kvcache_block_size == block_size
+
+
+def test_auto_says_which_backend_it_chose(model, caplog):
+    with caplog.at_level(logging.INFO, logger="nanovllm"):
+        config = Config(model)
+    assert config.attention_backend in caplog.text and "attention_backend" in caplog.text
+
+
+# Tensor parallelism.
+
+
+@pytest.mark.parametrize("heads", [6, 8])
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [*range(-1, 11), 16])
+def test_tensor_parallel_sizes(tmp_path, heads, kv_heads, size):
+    if heads % kv_heads:
+        return
+    path = tmp_path / "model"
+    path.mkdir()
+    options = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": 840}
+    (path / "config.json").write_text(json.dumps(minimal_config() | options))
+    fits = 1 <= size <= 8 and heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+    if fits:
+        assert Config(path, tensor_parallel_size=size, device="cpu").tensor_parallel_size == size
+    else:
+        with pytest.raises(ValueError, match=rf"tensor_parallel_size.*{size}"):
+            Config(path, tensor_parallel_size=size, device="cpu")
+
+
+def minimal_config():
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 100,
+        "rope_theta": 10000.0,
+    }
+
+
+# The model's files.
+
+
+@pytest.mark.parametrize("theta", [1.5, 10_000, 5_000_000.0])
+def test_both_spellings_of_rope_theta(own_model, theta):
+    write_old_spelling(own_model, theta)
+    assert Config(own_model).hf_config.rope_theta == theta
+    write_new_spelling(own_model, theta)
+    assert Config(own_model).hf_config.rope_theta == theta
+
+
+def test_a_config_without_rope_theta(own_model):
+    edit_json(own_model / "config.json", remove=("rope_theta", "rope_parameters"))
+    with pytest.raises(ValueError, match=f"{re.escape(str(own_model))}.*rope_theta"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0}},
+    ],
+)
+def test_rope_scaling_is_an_error_not_another_result(own_model, change):
+    write_old_spelling(own_model, 10_000.0)
+    edit_json(own_model / "config.json", **change)
+    (scaling,) = change.values()
+    with pytest.raises(ValueError, match=f"rope.*{scaling.get('rope_type', scaling.get('type'))}"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "default"}, {"type": "default"}])
+def test_no_rope_scaling_in_every_spelling(own_model, scaling):
+    write_old_spelling(own_model, 123.0)
+    edit_json(own_model / "config.json", rope_scaling=scaling)
+    assert Config(own_model).hf_config.rope_theta == 123.0
+
+
+def test_a_sliding_window_is_refused(own_model):
+    edit_json(own_model / "config.json", use_sliding_window=True, sliding_window=16, max_window_layers=1)
+    with pytest.raises(ValueError, match="use_sliding_window"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gpt2", "mamba", "bert"])
+def test_an_architecture_that_is_not_supported_is_named(tmp_path, model_type):
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(model_type)
+    config.architectures = [f"{model_type.title()}ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{model_type.title()}ForCausalLM"):
+        LLM(tmp_path)
+
+
+def test_a_config_without_architectures(own_model):
+    edit_json(own_model / "config.json", remove=("architectures",))
+    with pytest.raises(ValueError, match="architectures"):
+        LLM(own_model)
+
+
+def test_an_activation_that_is_not_supported(own_model):
+    edit_json(own_model / "config.json", hidden_act="gelu")
+    with pytest.raises(ValueError, match=r"hidden_act.*gelu"):
+        LLM(own_model, num_kvcache_blocks=4)
+
+
+def test_a_directory_that_is_no_model(tmp_path):
+    with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))}.*config.json"):
+        Config(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model_type": "no-such-type"}', "{}"])
+def test_a_config_that_cannot_be_read_is_named(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path)) + ".*config.json"):
+        Config(tmp_path)
+
+
+def test_a_model_that_is_nowhere():
+    with pytest.raises(ValueError, match="no/such-model"):
+        Config("no/such-model")
+
+
+@pytest.mark.parametrize("model_name", [None, 3, ["qwen3-tiny"]])
+def test_a_model_of_a_wrong_type(model_name):
+    with pytest.raises(TypeError, match="model"):
+        Config(model_name)
+
+
+@pytest.mark.parametrize(
+    "in_generation_config, in_config, expected",
+    [
+        ([3, 5], 9, {3, 5}),
+        (4, [8, 9], {4}),
+        ("missing file", [8, 9], {8, 9}),
+        ("missing file", 2, {2}),
+        ("missing key", 2, {2}),
+        ("missing file", None, set()),
+    ],
+)
+def test_end_of_sequence_ids(own_model, in_generation_config, in_config, expected):
+    edit_json(own_model / "config.json", eos_token_id=in_config)
+    path = own_model / "generation_config.json"
+    if in_generation_config == "missing file":
+        path.unlink(missing_ok=True)
+    elif in_generation_config == "missing key":
+        path.write_text("{}")
+    else:
+        path.write_text(json.dumps({"eos_token_id": in_generation_config}))
+    assert set(Config(own_model).eos) == expected
+
+
+# Sizes.
+
+
+def test_a_scheduler_needs_no_weights(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(minimal_config()))
+    scheduler = Scheduler(Config(tmp_path, num_kvcache_blocks=8))
+    assert len(scheduler.block_manager.blocks) == 8 and scheduler.is_finished()
+    with pytest.raises(ValueError, match=r"num_kvcache_blocks.*-1"):
+        Scheduler(Config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "options, tokens",
+    [
+        ({"max_num_seqs": 3, "max_model_len": 40}, 3 * 40),
+        ({"max_num_seqs": 500, "max_model_len": 40}, 64 * 40),
+        ({"max_num_seqs": 1, "max_model_len": 1}, 1),
+    ],
+)
+@pytest.mark.parametrize("block_size", [1, 7, 256])
+def test_the_pool_on_a_cpu_holds_what_the_options_ask_for(model, options, tokens, block_size):
+    with LLM(model, kvcache_block_size=block_size, device="cpu", **options) as llm:
+        num_blocks = llm.config.num_kvcache_blocks
+        assert num_blocks == math.ceil(tokens / block_size)
+        assert len(llm.scheduler.block_manager.blocks) == num_blocks
+        assert llm.model_runner.kv_cache.shape[2] == num_blocks
+
+
+def test_the_pool_on_a_cpu_takes_a_quarter_of_the_free_memory_at_most(model, monkeypatch):
+    import psutil
+
+    free = psutil.virtual_memory()._replace(available=4 * 100_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    with LLM(model, kvcache_block_size=4, device="cpu") as llm:
+        cache = llm.model_runner.kv_cache
+        block = cache.numel() * cache.element_size() / cache.shape[2]
+        assert llm.config.num_kvcache_blocks == 100_000 // block
+    free = free._replace(available=1000)
+    with pytest.raises(MemoryError, match="KV cache"):
+        LLM(model, kvcache_block_size=4, device="cpu")
+
+
+def test_a_pool_larger_than_the_memory_says_which_knob(model):
+    with pytest.raises(MemoryError, match="num_kvcache_blocks"):
+        LLM(model, num_kvcache_blocks=10**10, device="cpu")
+
+
+def test_a_pool_smaller_than_one_sequence_is_legal_and_warned_of(model, caplog):
+    with caplog.at_level(logging.WARNING, logger="nanovllm"), LLM(model, kvcache_block_size=4, num_kvcache_blocks=3):
+        pass
+    assert "num_kvcache_blocks=3" in caplog.text and "max_model_len=300" in caplog.text
+    caplog.clear()
+    with (
+        caplog.at_level(logging.WARNING, logger="nanovllm"),
+        LLM(model, kvcache_block_size=4, num_kvcache_blocks=75, device="cpu"),
+    ):
+        pass
+    assert caplog.text == ""

@@ -1,0 +1,716 @@
+"""Scheduler: who computes what in each step, against a plain second scheduler, and how well it packs."""
+
+import copy
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nanovllm.config import Config
+from nanovllm.engine.scheduler import Scheduler
+from nanovllm.engine.sequence import Sequence, SequenceStatus
+from nanovllm.sampling_params import SamplingParams
+from tests.engine.oracles import KVMemory, ReferenceBlockManager, check_block_manager
+
+EOS = 0
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def base_config(tiny_model):
+    """Read once; a scheduler needs no weights."""
+    global BASE
+    BASE = Config(str(tiny_model), num_kvcache_blocks=8, device="cpu", attention_backend="sdpa")
+    BASE.eos = (EOS,)
+
+
+def make_scheduler(**options):
+    config = copy.copy(BASE)
+    defaults = {"kvcache_block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 64}
+    for name, value in (defaults | options).items():
+        setattr(config, name, value)
+    return Scheduler(config)
+
+
+class Requests:
+    """Numbers sequences as an engine does, and runs steps with scripted tokens."""
+
+    def __init__(self, **options):
+        self.scheduler = make_scheduler(**options)
+        self.block_size = self.scheduler.block_manager.block_size
+        self.all = []
+
+    def add(self, prompt, params=GREEDY):
+        if isinstance(prompt, int):  # a number of tokens that nobody shares
+            prompt = [100 * (len(self.all) + 1) + i for i in range(prompt)]
+        seq = Sequence(prompt, params, self.block_size, len(self.all))
+        self.scheduler.add(seq)
+        self.all.append(seq)
+        return seq
+
+    def step(self, token_id=5):
+        seqs, is_prefill = self.scheduler.schedule()
+        plan = [(seq.seq_id, seq.num_scheduled_tokens) for seq in seqs]
+        self.scheduler.postprocess(seqs, [None if seq.is_cut else token_id for seq in seqs], is_prefill)
+        return plan, is_prefill
+
+    def ids(self):
+        return [s.seq_id for s in self.scheduler.waiting], [s.seq_id for s in self.scheduler.running]
+
+
+# Small scenes.
+
+
+def test_a_scheduler_needs_a_pool():
+    with pytest.raises(ValueError, match="num_kvcache_blocks"):
+        make_scheduler(num_kvcache_blocks=-1)
+
+
+def test_prompts_that_fit_are_prefilled_in_one_step_then_decoded_together():
+    requests = Requests(num_kvcache_blocks=20)
+    for length in (5, 9, 3):
+        requests.add(length)
+    assert requests.step() == ([(0, 5), (1, 9), (2, 3)], True)
+    assert requests.step() == ([(0, 1), (1, 1), (2, 1)], False)
+    late = requests.add(6)
+    assert requests.step() == ([(late.seq_id, 6)], True)
+    assert requests.step() == ([(0, 1), (1, 1), (2, 1), (3, 1)], False)
+
+
+def test_an_idle_scheduler_schedules_nothing():
+    requests = Requests()
+    assert requests.scheduler.is_finished() and requests.step() == ([], False)
+
+
+def test_a_long_prompt_is_cut_at_the_budget_and_goes_on_first():
+    requests = Requests(num_kvcache_blocks=30, max_num_batched_tokens=10)
+    long, short = requests.add(25), requests.add(4)
+    assert requests.step() == ([(0, 10)], True)
+    assert requests.ids() == ([0, 1], []) and len(long.block_table) == 7 and long.num_completion_tokens == 0
+    assert requests.step() == ([(0, 10)], True)
+    assert requests.step() == ([(0, 5), (1, 4)], True)
+    assert requests.ids() == ([], [0, 1]) and (long.num_completion_tokens, short.num_completion_tokens) == (1, 1)
+
+
+def test_any_prompt_of_a_step_is_cut_not_only_the_first():
+    requests = Requests(num_kvcache_blocks=30, max_num_batched_tokens=10)
+    for _ in range(3):
+        requests.add(8)
+    assert [requests.step()[0] for _ in range(3)] == [[(0, 8), (1, 2)], [(1, 6), (2, 4)], [(2, 4)]]
+
+
+def test_no_prompt_overtakes_one_that_waits_for_blocks():
+    requests = Requests(num_kvcache_blocks=6, max_model_len=16)
+    requests.add(14, SamplingParams(max_tokens=2, ignore_eos=True))
+    requests.add(12)
+    requests.add(1)
+    assert requests.step() == ([(0, 14)], True)
+    assert requests.step() == ([(0, 1)], False) and requests.all[0].is_finished
+    assert requests.step() == ([(1, 12), (2, 1)], True)
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 3, 12])
+def test_max_num_seqs_bounds_the_running_sequences_always(max_num_seqs):
+    requests = Requests(num_kvcache_blocks=200, max_num_seqs=max_num_seqs)
+    for _ in range(30):
+        requests.add(3)
+    sizes = set()
+    while not requests.scheduler.is_finished():
+        plan, _ = requests.step()
+        sizes.add(len(requests.scheduler.running))
+        assert len(plan) <= max_num_seqs and len(requests.scheduler.running) <= max_num_seqs
+    assert max(sizes) == max_num_seqs
+
+
+def test_a_cut_prompt_counts_against_max_num_seqs():
+    requests = Requests(num_kvcache_blocks=30, max_num_seqs=2, max_num_batched_tokens=6)
+    requests.add(4)
+    requests.add(8)
+    requests.add(2)
+    assert requests.step()[0] == [(0, 4), (1, 2)]
+    assert requests.step()[0] == [(1, 6)]
+    assert requests.ids() == ([2], [0, 1])
+
+
+def test_a_decode_step_keeps_to_the_token_budget():
+    requests = Requests(num_kvcache_blocks=60, max_num_seqs=8, max_num_batched_tokens=3)
+    for _ in range(8):
+        requests.add(1)
+    while not requests.scheduler.is_finished():
+        plan, _ = requests.step()
+        assert 0 < sum(n for _, n in plan) <= 3
+
+
+def test_equal_prompts_of_one_step_share_their_blocks():
+    requests = Requests(num_kvcache_blocks=30)
+    prompt = list(range(10))
+    for _ in range(4):
+        requests.add(prompt)
+    assert requests.step() == ([(0, 10), (1, 2), (2, 2), (3, 2)], True)
+    assert {tuple(seq.block_table[:2]) for seq in requests.all} == {tuple(requests.all[0].block_table[:2])}
+    assert requests.scheduler.num_prefill_tokens == 16
+    assert [seq.num_prefix_hit_tokens for seq in requests.all] == [0, 8, 8, 8]
+
+
+def test_the_newest_is_preempted_and_keeps_its_tokens():
+    requests = Requests(num_kvcache_blocks=4, enable_prefix_caching=False)
+    # Their limits are small when they are admitted, so admission sees no trouble coming.
+    for _ in range(2):
+        requests.add(7, SamplingParams(max_tokens=20))
+    requests.scheduler.expected_peak_blocks = lambda seq: 0  # an estimate that is far too low
+    requests.step()
+    requests.step()  # eight tokens each, two full blocks each, none left
+    plan, is_prefill = requests.step(token_id=6)
+    assert (plan, is_prefill) == ([(0, 1)], False)
+    old, new = requests.all
+    assert requests.ids() == ([1], [0]) and requests.scheduler.num_preemptions == 1
+    assert new.status is SequenceStatus.WAITING and new.block_table == [] and new.num_cached_tokens == 0
+    assert new.completion_token_ids == [5, 5] and old.completion_token_ids == [5, 5, 6]
+    while not old.is_finished:
+        requests.step()
+    plan, is_prefill = requests.step()
+    assert (plan, is_prefill) == ([(1, 9)], True) and new.completion_token_ids == [5, 5, 5]
+
+
+def test_a_preempted_sequence_is_recomputed_only_where_the_cache_has_lost_it():
+    requests = Requests(num_kvcache_blocks=30)
+    seq = requests.add(10, SamplingParams(max_tokens=20))
+    requests.step()
+    requests.step()
+    requests.scheduler.preempt(seq)
+    assert requests.ids() == ([0], [])
+    assert requests.step() == ([(0, 4)], True)  # 12 tokens, of which two full blocks are still there
+    assert seq.num_prefix_hit_tokens == 0, "what is said of the prompt is what the first admission found"
+
+
+def test_a_sequence_that_outgrows_the_pool_alone_ends_with_an_error():
+    requests = Requests(num_kvcache_blocks=3)
+    seq = requests.add(9, SamplingParams(max_tokens=50, ignore_eos=True))
+    others = [requests.add(3, SamplingParams(max_tokens=2)) for _ in range(2)]
+    for _ in range(30):
+        requests.step()
+    assert seq.finish_reason == "error" and "num_kvcache_blocks" in seq.error
+    assert seq.num_tokens == 13 and seq.block_table == []
+    assert [other.finish_reason for other in others] == ["length", "length"] and requests.scheduler.is_finished()
+
+
+def test_a_sequence_that_outgrew_the_pool_before_it_was_preempted_ends_too():
+    """Two sequences share most of the pool; the newer one fills it, and is preempted for the other's next token."""
+    requests = Requests(num_kvcache_blocks=4, kvcache_block_size=1)
+    requests.scheduler.expected_peak_blocks = lambda seq: 0
+    params = SamplingParams(max_tokens=50, ignore_eos=True)
+    requests.add([1, 2, 3], params)
+    requests.step(6)
+    requests.add([1, 2, 3, 7], params)
+    requests.step(8)  # it shares three blocks, takes the last one, and has five tokens now
+    assert requests.step(9) == ([(0, 1)], False) and requests.ids() == ([1], [0])
+    for _ in range(20):
+        requests.step(9)
+    assert requests.scheduler.is_finished()
+    assert [seq.finish_reason for seq in requests.all] == ["error", "error"]
+
+
+def test_a_prompt_larger_than_the_pool_is_refused_at_once():
+    requests = Requests(num_kvcache_blocks=3)
+    requests.add(12)
+    with pytest.raises(ValueError, match="num_kvcache_blocks"):
+        requests.add(13)
+    assert len(requests.scheduler.waiting) == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens", "reason", "stop_reason"),
+    [
+        ({}, [5, 6, EOS], "stop", None),
+        ({"ignore_eos": True, "max_tokens": 4}, [EOS, EOS, 5, EOS], "length", None),
+        ({"stop_token_ids": [7]}, [5, 7], "stop", 7),
+        ({"stop_token_ids": [7], "ignore_eos": True}, [EOS, 7], "stop", 7),
+        ({"stop_token_ids": [EOS], "ignore_eos": True}, [5, EOS], "stop", EOS),
+        ({"max_tokens": 1}, [5], "length", None),
+        ({"max_tokens": 3}, [5, 5, EOS], "stop", None),  # an end at the limit is still an end
+        ({"max_tokens": 3}, [5, 5, 5], "length", None),
+        ({"max_tokens": 60}, [5] * 15, "length", None),  # max_model_len is 20, the prompt has 5
+    ],
+)
+def test_why_a_sequence_ends(params, tokens, reason, stop_reason):
+    requests = Requests(num_kvcache_blocks=30, max_model_len=20)
+    seq = requests.add(5, SamplingParams(**params))
+    for token_id in tokens:
+        assert not seq.is_finished
+        requests.step(token_id)
+    assert (seq.finish_reason, seq.stop_reason) == (reason, stop_reason)
+    assert seq.completion_token_ids == tokens and seq.status is SequenceStatus.FINISHED
+    assert requests.scheduler.is_finished() and requests.scheduler.take_finished() == [seq]
+    assert requests.scheduler.take_finished() == [] and len(requests.scheduler.block_manager.free_block_ids) == 30
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 4])
+def test_a_sequence_can_be_ended_from_outside_in_any_state(num_steps):
+    requests = Requests(num_kvcache_blocks=30, max_num_batched_tokens=6)
+    first, second = requests.add(14), requests.add(3)  # waits; cut; cut; runs
+    for _ in range(num_steps):
+        requests.step()
+    requests.scheduler.finish(first, "abort")
+    assert first.finish_reason == "abort" and first.block_table == []
+    check_block_manager(requests.scheduler.block_manager, [second])
+    while not requests.scheduler.is_finished():
+        requests.step()
+    assert second.finish_reason == "length" and requests.scheduler.take_finished() == [first, second]
+
+
+def test_reset_queues_all_sequences_again_with_their_tokens_and_forgets_the_cache():
+    requests = Requests(num_kvcache_blocks=30)
+    prompt = list(range(9))
+    for _ in range(3):
+        requests.add(prompt)
+    requests.step()
+    requests.add(prompt)
+    requests.scheduler.schedule()
+    requests.scheduler.reset(requests.all)
+    assert requests.ids() == ([0, 1, 2, 3], [])
+    check_block_manager(requests.scheduler.block_manager, requests.all)
+    assert all(seq.block_table == [] and seq.num_cached_tokens == 0 for seq in requests.all)
+    # The first computes everything again, its tokens included; nothing of before can be hit.
+    assert requests.step()[0] == [(0, 10), (1, 2), (2, 2), (3, 1)]
+
+
+# Everything in any order.
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random requests on a small pool. Each step is predicted: admissions, hits, chunks, preemptions, tables, ends.
+
+    Only the estimate of future memory is taken as it is, and only where requests run already.
+    """
+
+    @initialize(
+        block_size=st.sampled_from([1, 2, 3, 4, 8]),
+        num_blocks=st.integers(1, 16),
+        budget=st.integers(1, 20),
+        max_num_seqs=st.integers(1, 5),
+        max_model_len=st.integers(4, 40),
+        enabled=st.sampled_from([True, True, False]),
+        optimistic=st.booleans(),
+    )
+    def start(self, block_size, num_blocks, budget, max_num_seqs, max_model_len, enabled, optimistic):
+        self.block_size, self.num_blocks, self.budget = block_size, num_blocks, budget
+        self.max_num_seqs, self.max_model_len = min(max_num_seqs, budget), max_model_len
+        self.scheduler = make_scheduler(
+            kvcache_block_size=block_size,
+            num_kvcache_blocks=num_blocks,
+            max_num_batched_tokens=budget,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            enable_prefix_caching=enabled,
+        )
+        self.optimistic = optimistic
+        if optimistic:  # so that preemption happens often
+            self.scheduler.expected_peak_blocks = lambda seq: 0
+        self.enabled = enabled
+        self.model = ReferenceBlockManager(num_blocks, block_size, enabled)
+        self.memory = KVMemory(block_size)
+        self.live = []  # oldest first
+        self.history = {}  # seq_id -> every token it was given
+        self.num_preemptions = self.num_prefill_tokens = self.num_seqs = 0
+        self.seen = Counter()
+
+    # What users do.
+
+    @rule(token_ids=st.lists(st.integers(1, 2), min_size=1, max_size=20), pick=st.integers(0, 2**16))
+    def add(self, token_ids, pick):
+        if self.history and pick % 3:  # begin as another one did
+            earlier = list(self.history.values())[pick // 3 % len(self.history)]
+            token_ids = (earlier[: 1 + pick // 64 % len(earlier)] + token_ids)[:24]
+        token_ids = token_ids[: self.max_model_len]
+        params = SamplingParams(
+            max_tokens=1 + pick // 7 % 12,
+            ignore_eos=pick % 2 == 0,
+            stop_token_ids=[3] if pick // 2 % 4 == 0 else None,
+        )
+        seq = Sequence(token_ids, params, self.block_size, self.num_seqs)
+        if -(-len(token_ids) // self.block_size) > self.num_blocks:
+            with pytest.raises(ValueError, match="pool"):
+                self.scheduler.add(seq)
+            return
+        self.scheduler.add(seq)
+        self.num_seqs += 1
+        self.live.append(seq)
+        self.history[seq.seq_id] = list(token_ids)
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 2**16))
+    def abort(self, pick):
+        seq = self.live[pick % len(self.live)]
+        self.scheduler.finish(seq, "abort")
+        assert self.scheduler.take_finished() == [seq]
+        self.check_ended(seq, "abort")
+        self.seen["aborted"] += 1
+
+    @precondition(lambda self: self.live)
+    @rule(computed=st.booleans())
+    def interrupt(self, computed):
+        """A step that raises: nothing of the cache is trusted, all sequences wait again."""
+        self.num_errors = 0
+        seqs, _ = self.scheduler.schedule()
+        if computed:
+            for seq in seqs:
+                seq.num_cached_tokens += 1
+        for seq in list(self.scheduler.finished):
+            self.check_error(seq)
+        self.scheduler.take_finished()
+        self.scheduler.reset(self.live)
+        self.model = ReferenceBlockManager(self.num_blocks, self.block_size, self.enabled)
+        self.num_preemptions = self.scheduler.num_preemptions
+        self.num_prefill_tokens = self.scheduler.num_prefill_tokens
+        assert list(self.scheduler.waiting) == self.live and not self.scheduler.running
+        self.seen["interrupted"] += 1
+
+    @rule(tokens=st.lists(st.integers(0, 3), min_size=5, max_size=5))
+    def step(self, tokens):
+        waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
+        self.num_errors = 0
+        computed_before = {seq.seq_id: seq.num_cached_tokens for seq in self.live}
+        seqs, is_prefill = self.scheduler.schedule()
+        assert len({id(seq) for seq in seqs}) == len(seqs)
+        while waiting and self.has_outgrown(waiting[0]):  # grew too long before it was preempted
+            self.check_error(waiting.pop(0))
+        if is_prefill:
+            assert seqs
+            self.check_prefill(seqs, waiting, running, computed_before)
+        else:
+            self.check_decode(seqs, waiting, running)
+        check_block_manager(self.scheduler.block_manager, self.live)
+        for seq in self.scheduler.running:
+            assert seq.block_table == self.model.tables[seq.seq_id]
+        self.memory.run(seqs, self.live)
+        sampled = [None if seq.is_cut else tokens[i % 5] for i, seq in enumerate(seqs)]
+        self.scheduler.postprocess(seqs, sampled, is_prefill)
+        self.check_ends(seqs, sampled)
+
+    # What must come of it.
+
+    def check_prefill(self, seqs, waiting, running, computed_before):
+        budget, num_running = self.budget, len(running)
+        assert seqs == waiting[: len(seqs)], "admission is first come, first served"
+        for seq in seqs:
+            assert budget > 0 and num_running < self.max_num_seqs
+            start = computed_before[seq.seq_id]
+            if seq.seq_id not in self.model.tables:
+                assert self.model.num_new_blocks(seq.token_ids) <= len(self.model.free)
+                start = self.model.allocate(seq.seq_id, seq.token_ids)
+                self.seen["hit"] += start > 0
+                if not self.enabled:
+                    assert start == 0
+                if seq.num_completion_tokens == 0 and self.seen["interrupted"] == 0:
+                    assert seq.num_prefix_hit_tokens == start
+            assert seq.block_table == self.model.tables[seq.seq_id] and seq.num_cached_tokens == start
+            assert seq.num_scheduled_tokens == min(seq.num_tokens - start, budget) > 0
+            budget -= seq.num_scheduled_tokens
+            self.num_prefill_tokens += seq.num_scheduled_tokens
+            self.model.fill(seq.seq_id, seq.token_ids, start, start + seq.num_scheduled_tokens)
+            num_running += 1
+        cut = seqs[-1].num_computed_after_step < seqs[-1].num_tokens
+        assert not any(seq.is_cut for seq in seqs[:-1]) and seqs[-1].is_cut == cut
+        self.seen["cut"] += cut
+        admitted = seqs[:-1] if cut else seqs
+        assert list(self.scheduler.running) == running + admitted
+        assert list(self.scheduler.waiting) == waiting[len(admitted) :]
+        if not cut and len(seqs) < len(waiting):
+            self.check_refusal(waiting[len(seqs)], budget)
+
+    def check_refusal(self, seq, budget):
+        """The head of the queue stays out only for a reason."""
+        if budget == 0 or len(self.scheduler.running) == self.max_num_seqs:
+            return
+        if self.model.num_new_blocks(seq.token_ids) > len(self.model.free):
+            self.seen["no blocks"] += 1
+            return
+        assert self.scheduler.running and not self.optimistic, "nothing speaks against the head of the queue"
+        self.seen["no headroom"] += 1
+
+    def check_decode(self, seqs, waiting, running):
+        """Oldest first, each takes its block; if none is free the newest goes. Too long for the pool is an error."""
+        if waiting:
+            assert waiting[0].seq_id not in self.model.tables, "a cut prompt goes on before anyone decodes"
+            self.check_refusal_before_decode(waiting[0], running)
+        left, scheduled, errors = list(running), [], []
+        for seq in running:
+            if seq in left and self.has_outgrown(seq):
+                errors.append(seq)
+                left.remove(seq)
+                self.check_error(seq)
+            while seq in left and self.needs_block(seq) and not self.model.free:
+                self.num_preemptions += 1
+                self.seen["preempted"] += 1
+                self.model.release(left.pop().seq_id)
+            if seq in left:
+                self.model.append(seq.seq_id, seq.token_ids)
+                self.model.fill(seq.seq_id, seq.token_ids, seq.num_tokens - 1, seq.num_tokens)
+                scheduled.append(seq)
+        assert seqs == scheduled and list(self.scheduler.running) == left
+        assert all(seq.num_scheduled_tokens == 1 and seq.num_cached_tokens == seq.num_tokens - 1 for seq in seqs)
+        preempted = [seq for seq in running if seq not in left and seq not in errors]
+        assert list(self.scheduler.waiting) == preempted + waiting, "preempted ones wait in front, oldest first"
+        assert all(seq.block_table == [] and seq.status is SequenceStatus.WAITING for seq in preempted)
+        assert seqs or not self.live or self.scheduler.finished, "a step without progress"
+
+    def check_refusal_before_decode(self, seq, running):
+        if len(running) < self.max_num_seqs and self.model.num_new_blocks(seq.token_ids) <= len(self.model.free):
+            assert running and not self.optimistic
+            self.seen["no headroom"] += 1
+
+    def needs_block(self, seq):
+        return seq.num_tokens > len(self.model.tables[seq.seq_id]) * self.block_size
+
+    def has_outgrown(self, seq):
+        return seq.num_tokens > self.num_blocks * self.block_size
+
+    def check_error(self, seq):
+        assert self.has_outgrown(seq) and seq.error and seq in self.scheduler.finished
+        self.num_errors += 1
+        self.check_ended(seq, "error")
+        self.seen["outgrew"] += 1
+
+    def check_ends(self, seqs, sampled):
+        ended = self.scheduler.take_finished()
+        assert sum(seq.finish_reason == "error" for seq in ended) == self.num_errors
+        for seq, token_id in zip(seqs, sampled, strict=True):
+            assert seq.num_scheduled_tokens == 0
+            if token_id is None:
+                assert seq not in ended and self.scheduler.waiting[0] is seq
+                continue
+            self.history[seq.seq_id].append(token_id)
+            params, reason, stop_reason = seq.sampling_params, None, None
+            if token_id == EOS and not params.ignore_eos:
+                reason = "stop"
+            elif token_id in (params.stop_token_ids or ()):
+                reason, stop_reason = "stop", token_id
+            elif seq.num_completion_tokens == params.max_tokens or seq.num_tokens >= self.max_model_len:
+                reason = "length"
+            assert (seq in ended) == (reason is not None) == seq.is_finished
+            if reason:
+                self.check_ended(seq, reason)
+                assert seq.stop_reason == stop_reason
+        assert all(seq in seqs or seq.finish_reason == "error" for seq in ended)
+
+    def check_ended(self, seq, reason):
+        assert seq.is_finished and seq.finish_reason == reason
+        assert seq.block_table == []
+        self.live.remove(seq)
+        if seq.seq_id in self.model.tables:
+            self.model.release(seq.seq_id)
+
+    @invariant()
+    def holds(self):
+        scheduler = self.scheduler
+        waiting, running = list(scheduler.waiting), list(scheduler.running)
+        assert running + waiting == self.live, "every live sequence is in exactly one queue, in order of arrival"
+        assert all(seq.status is SequenceStatus.WAITING for seq in waiting)
+        assert all(seq.status is SequenceStatus.RUNNING for seq in running)
+        assert all(seq.block_table == [] for seq in waiting[1:]), "only the head of the queue can be half computed"
+        assert len(running) + sum(bool(seq.block_table) for seq in waiting[:1]) <= self.max_num_seqs
+        assert scheduler.is_finished() == (not self.live)
+        for seq in self.live:
+            assert seq.token_ids == self.history[seq.seq_id] and seq.finish_reason is None
+        for seq in running:
+            assert seq.num_cached_tokens == seq.num_tokens - 1, "a running sequence has one token to compute"
+        check_block_manager(scheduler.block_manager, self.live)
+        assert list(scheduler.block_manager.free_block_ids) == self.model.free
+        assert scheduler.num_preemptions == self.num_preemptions
+        assert scheduler.num_prefill_tokens == self.num_prefill_tokens
+        for seq in self.live:
+            self.memory.check_computed(seq, seq.num_cached_tokens)
+
+    def teardown(self):
+        """All that is left comes to an end, and every block is free then."""
+        for _ in range(500):
+            if not self.live:
+                break
+            self.step([1, 2, 1, 1, 2])
+            self.holds()
+        assert not self.live and self.scheduler.is_finished()
+        assert len(self.scheduler.block_manager.free_block_ids) == self.num_blocks
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=30)
+
+
+def random_walk(seed, num_steps):
+    """The same rules in long runs without hypothesis."""
+    rng = random.Random(seed)
+    machine = SchedulerMachine()
+    machine.start(
+        block_size=rng.choice([1, 2, 3, 4, 8]),
+        num_blocks=rng.randrange(2, 17),
+        budget=rng.randrange(1, 21),
+        max_num_seqs=rng.randrange(1, 6),
+        max_model_len=rng.randrange(10, 41),
+        enabled=rng.random() < 0.8,
+        optimistic=rng.random() < 0.5,
+    )
+    for _ in range(num_steps):
+        name = rng.choices(["add", "step", "abort", "interrupt"], [10, 40, 2, 0.5])[0]
+        pick = rng.randrange(2**16)
+        if name == "add" and len(machine.live) < 8:
+            machine.add(token_ids=[rng.randrange(1, 3) for _ in range(rng.randrange(1, 21))], pick=pick)
+        elif name == "step":
+            machine.step(tokens=[rng.choices(range(4), [1, 8, 8, 1])[0] for _ in range(5)])
+        elif machine.live and name == "abort":
+            machine.abort(pick=pick)
+        elif machine.live and name == "interrupt":
+            machine.interrupt(computed=rng.random() < 0.5)
+        machine.holds()
+    machine.teardown()
+    return machine.seen
+
+
+def test_long_random_walks():
+    seen = sum((random_walk(seed, 300) for seed in range(25)), Counter())
+    things = ("hit", "cut", "preempted", "outgrew", "no blocks", "no headroom", "interrupted")
+    assert min(seen[thing] for thing in things) >= 10, seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_many_more_walks():
+    for seed in range(1000, 1250):
+        random_walk(seed, 500)
+
+
+# The estimate of future memory.
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 30)), min_size=0, max_size=6), st.integers(1, 30))
+def test_the_expected_peak_is_the_maximum_over_all_future_steps(others, remaining):
+    """Against a simulation in which each sequence grows by a token a step and then gives its blocks back."""
+    requests = Requests(num_kvcache_blocks=100, max_num_batched_tokens=200, max_model_len=500, max_num_seqs=20)
+    requests.scheduler.expected_peak_blocks, original = lambda seq: 0, requests.scheduler.expected_peak_blocks
+    for num_blocks, left in others:
+        requests.add(4 * num_blocks, SamplingParams(max_tokens=left + 1, ignore_eos=True))
+    if others:
+        requests.scheduler.schedule()
+    sizes = [(num_blocks, left + 1) for num_blocks, left in others]
+    candidate = Sequence([9000] * 6, SamplingParams(max_tokens=remaining, ignore_eos=True), 4, 99)
+    sizes.append((2, remaining))
+    peak = max(
+        sum(num_blocks + step / 4 for num_blocks, left in sizes if left >= step)
+        for step in range(1, 1 + max(left for _, left in sizes))
+    )
+    assert original(candidate) == pytest.approx(peak)
+
+
+def test_shared_blocks_count_once_in_the_expected_peak():
+    requests = Requests(num_kvcache_blocks=100)
+    prompt = list(range(17))
+    for _ in range(3):
+        requests.add(prompt, SamplingParams(max_tokens=4, ignore_eos=True))
+    requests.scheduler.schedule()
+    candidate = Sequence(prompt, SamplingParams(max_tokens=4, ignore_eos=True), 4, 9)
+    assert requests.scheduler.expected_peak_blocks(candidate) == pytest.approx(4 + 4 * 1 + 4 * 4 / 4)
+
+
+def test_expected_remaining_tokens():
+    requests = Requests(num_kvcache_blocks=100, max_model_len=60)
+    scheduler = requests.scheduler
+
+    def remaining(num_generated=0, **params):
+        seq = Sequence([7] * 10, SamplingParams(**params), 4)
+        for _ in range(num_generated):
+            seq.append_token(8)
+        return scheduler.expected_remaining_tokens(seq)
+
+    assert remaining(max_tokens=30) == 30, "nothing is known yet: the limit"
+    assert remaining(max_tokens=99) == 50, "max_model_len is a limit, too"
+    assert remaining(max_tokens=30, num_generated=12) == 18
+    for length in (4, 5, 6, 7):
+        seq = requests.add(3, SamplingParams(max_tokens=length, ignore_eos=True))
+        while not seq.is_finished:
+            requests.step()
+    assert 6 <= remaining(max_tokens=30) <= 7, "as long as most recent answers"
+    assert 1 <= remaining(max_tokens=30, num_generated=5) <= 2, "as long as those that got beyond five tokens"
+    assert remaining(max_tokens=30, num_generated=7) == 23, "longer than all before it: the limit"
+    assert remaining(max_tokens=3) == 3, "never more than the limit"
+    assert remaining(max_tokens=30, ignore_eos=True) == 30, "exactly known"
+    assert remaining(max_tokens=30, ignore_eos=True, stop_token_ids=[4]) <= 7
+    aborted = requests.add(3, SamplingParams(max_tokens=20, ignore_eos=True))
+    for _ in range(10):
+        requests.step()
+    requests.scheduler.finish(aborted, "abort")
+    assert remaining(max_tokens=30, num_generated=7) == 23, "an aborted request says nothing about lengths"
+
+
+# How well it packs: the real scheduler with scripted lengths, on the memory of an 8 GB card.
+
+
+def simulate(prompts, lengths, params, exact=False, num_blocks=180):
+    """Run all requests; `exact` replaces the estimate of lengths by the truth. Returns what it cost."""
+    scheduler = make_scheduler(
+        kvcache_block_size=256,
+        num_kvcache_blocks=num_blocks,
+        max_num_batched_tokens=16384,
+        max_num_seqs=512,
+        max_model_len=4096,
+    )
+    if exact:
+        scheduler.expected_remaining_tokens = lambda seq: lengths[seq.seq_id] - seq.num_completion_tokens
+    for i, prompt in enumerate(prompts):
+        scheduler.add(Sequence(prompt, params[i], 256, i))
+    batches = []
+    while not scheduler.is_finished():
+        seqs, is_prefill = scheduler.schedule()
+        if not is_prefill and scheduler.waiting:
+            batches.append(len(seqs))
+        tokens = []
+        for seq in seqs:
+            ends = seq.num_completion_tokens + 1 == lengths[seq.seq_id]
+            tokens.append(None if seq.is_cut else EOS if ends else 1 + (31 * seq.seq_id + seq.num_tokens) % 999)
+        scheduler.postprocess(seqs, tokens, is_prefill)
+        scheduler.take_finished()
+    return scheduler.num_prefill_tokens, sum(batches) / len(batches) if batches else None
+
+
+def benchmark_work(seed, num_requests=256):
+    rng = random.Random(seed)
+    prompts = [[rng.randint(0, 10000) for _ in range(rng.randint(100, 1024))] for _ in range(num_requests)]
+    return prompts, [rng.randint(100, 1024) for _ in range(num_requests)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_pressure_does_not_turn_into_recomputation(seed):
+    """256 requests of known length on a pool of 46,080 tokens, a sixth of what all would need at once."""
+    prompts, lengths = benchmark_work(seed)
+    ideal = sum(map(len, prompts))
+    if seed == 0:
+        assert ideal == 142827  # the work of the published benchmark
+    params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
+    num_prefill_tokens, _ = simulate(prompts, lengths, params)
+    assert ideal <= num_prefill_tokens <= 1.1 * ideal, num_prefill_tokens / ideal
+
+
+def test_nothing_is_computed_twice_when_there_is_room():
+    prompts, lengths = benchmark_work(0)
+    params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
+    assert simulate(prompts, lengths, params, num_blocks=2000)[0] == 142827
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("spread", ["narrow", "exponential"])
+def test_the_batch_is_nearly_as_large_as_the_pool_allows(seed, spread):
+    """max_tokens=1024, but all stop near 100: reserving the limit would run half of what fits."""
+    prompts, _ = benchmark_work(seed)
+    rng = random.Random(seed + 100)
+    if spread == "narrow":
+        lengths = [rng.randint(80, 120) for _ in prompts]
+    else:
+        lengths = [max(1, min(1024, int(rng.expovariate(0.01)))) for _ in prompts]
+    params = [SamplingParams(max_tokens=1024)] * len(prompts)
+    num_prefill_tokens, batch = simulate(prompts, lengths, params)
+    _, best = simulate(prompts, lengths, params, exact=True)
+    # What fits if every request had its final size all the time; and what a scheduler reaches that knows the lengths.
+    capacity = 180 / (sum(-(-(len(p) + n) // 256) for p, n in zip(prompts, lengths, strict=True)) / len(prompts))
+    assert batch >= 0.8 * capacity and batch >= 0.8 * best, (batch, capacity, best)
+    assert num_prefill_tokens <= 1.1 * sum(map(len, prompts))

@@ -1,0 +1,151 @@
+"""The set-up files agree with each other, and nothing tracked belongs to one machine only."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# triton belongs to the build of torch that gets installed; see constraints.txt.
+UNPINNED = {"triton"}
+# What a reader of environment.yml or pyproject.toml should find by name.
+NAMED = {"torch", "triton", "transformers", "xxhash", "safetensors", "jupyterlab", "matplotlib", "ipywidgets"}
+LARGEST_FILE = 16 * 2**20
+
+
+def lines_of(name):
+    lines = (line.strip() for line in (ROOT / name).read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def requirements_of(*extras):
+    lines = list(PROJECT["dependencies"])
+    for extra in extras:
+        lines += PROJECT["optional-dependencies"][extra]
+    return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+
+
+def pins():
+    return {canonicalize_name(r.name): r for r in map(Requirement, lines_of("constraints.txt"))}
+
+
+def conda_and_pip_lines():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    return conda, pip
+
+
+def tracked_files():
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_requirements_are_the_constraints_and_the_editable_install():
+    assert lines_of("requirements.txt") == ["-c constraints.txt", "-e .[notebooks,dev]"]
+
+
+def test_every_direct_dependency_is_pinned_exactly_once():
+    direct = set(requirements_of("notebooks", "dev")) - UNPINNED
+    assert set(pins()) == direct
+    assert len(lines_of("constraints.txt")) == len(direct)
+    for name, pin in pins().items():
+        assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), f"{name} is not pinned exactly"
+
+
+def test_pyproject_gives_lower_bounds_that_the_pins_satisfy():
+    requirements = requirements_of("notebooks", "dev", "gpu")
+    for name, requirement in requirements.items():
+        assert all(spec.operator == ">=" for spec in requirement.specifier), f"{name}: pins belong in constraints.txt"
+    for name, pin in pins().items():
+        (spec,) = pin.specifier
+        assert requirements[name].specifier.contains(spec.version), f"{name}=={spec.version} is below its bound"
+
+
+def test_environment_yml_is_python_plus_named_packages_plus_requirements():
+    conda, pip = conda_and_pip_lines()
+    assert conda == ["python=3.11", "pip"]
+    assert SpecifierSet(PROJECT["requires-python"]).contains("3.11")
+    assert pip[-1] == "-r requirements.txt"
+    named = {canonicalize_name(r.name): r for r in map(Requirement, pip[:-1])}
+    assert set(named) == NAMED
+    declared = requirements_of("notebooks")
+    for name, requirement in named.items():
+        assert not requirement.specifier, f"{name}: its version belongs in constraints.txt"
+        assert str(requirement.marker) == str(declared[name].marker)
+
+
+def test_no_plain_install_needs_flash_attn_or_triton_off_linux():
+    assert "flash-attn" not in requirements_of("notebooks", "dev")
+    triton = requirements_of()["triton"]
+    assert triton.marker is not None
+    assert triton.marker.evaluate({"platform_system": "Linux"})
+    assert not triton.marker.evaluate({"platform_system": "Windows"})
+    assert not triton.marker.evaluate({"platform_system": "Darwin"})
+
+
+def test_what_is_installed_satisfies_pyproject():
+    for name, requirement in requirements_of("notebooks", "dev").items():
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert requirement.specifier.contains(metadata.version(name), prereleases=True), name
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no make")
+def test_make_lab_and_make_test_run_what_the_readme_says():
+    readme = (ROOT / "README.md").read_text()
+    for target, command in [("test", "-m pytest -m"), ("lab", "-m jupyterlab")]:
+        shown = subprocess.run(
+            ["make", "--dry-run", "--assume-old=.venv/.installed", target],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert f".venv/bin/python {command}" in shown
+        assert f"python {command}" in readme
+        assert f"make {target}" in readme
+
+
+def test_the_readmes_five_lines_run():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # busy cores: see the Makefile
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.split()) > 40  # two stories of at most 80 tokens
+
+
+def test_files_that_readme_links_to_exist():
+    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", (ROOT / "README.md").read_text())
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_no_tracked_file_names_a_path_of_one_machine():
+    # Spelled in pieces, so that this file does not find itself.
+    patterns = [b"/" + folder + b"/" for folder in (b"work", b"farm")]
+    patterns += [b"/" + folder + rb"/[a-z][\w.-]*/" for folder in (b"home", b"Users")] + [b"/" + rb"root/\."]
+    pattern = re.compile(rb"(?<![\w.)}>-])(?:" + b"|".join(patterns) + b")")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in tracked_files()
+        if path.suffix != ".safetensors" and (match := pattern.search(path.read_bytes()))
+    ]
+    assert found == []
+
+
+def test_no_tracked_file_is_too_large_to_review_or_clone():
+    assert [path.name for path in tracked_files() if path.stat().st_size > LARGEST_FILE] == []
