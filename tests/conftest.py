@@ -1,7 +1,9 @@
 """Settings for all tests: quiet libraries, no network, few threads, and how hypothesis searches."""
 
 import os
+import shutil
 import tempfile
+from multiprocessing.util import Finalize
 
 # Before torch and transformers are imported: they read these once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -37,8 +39,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     # A temporary folder of this run's own: some tests look at what is left in it, and the common one is busy.
-    config.own_temporary_folder = tempfile.TemporaryDirectory(prefix="pytest-nanovllm-", ignore_cleanup_errors=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = config.own_temporary_folder.name
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="pytest-nanovllm-")
+    # Removed at the end, after multiprocessing has removed its own folder in it (at priority -100).
+    Finalize(None, shutil.rmtree, args=(tempfile.tempdir, True), exitpriority=-200)
     # Tiny matrices: more threads only wait for each other.
     torch.set_num_threads(1)
     device = config.getoption("--device")

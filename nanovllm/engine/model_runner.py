@@ -4,7 +4,6 @@ Compare vllm/v1/worker/gpu_model_runner.py.
 """
 
 import gc
-import logging
 from typing import Any
 
 import torch
@@ -20,8 +19,6 @@ from ..utils.loader import init_dummy_weights, load_model
 from ..utils.memory import available_memory
 from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
 from .sequence import PENDING_TOKEN, Sequence
-
-logger = logging.getLogger(__name__)
 
 # On a CPU the pool is sized for this many sequences at most.
 CPU_POOL_SEQS = 64
@@ -77,11 +74,12 @@ class ModelRunner:
         self.backend = get_attention_backend(self.config.attention_backend)
         for layer in self.attention_layers(model):
             layer.backend = self.backend
+        packs_weights = self.config.is_enabled("packed_weights")
         for module in [*model.modules(), self.sampler]:
             optimization = getattr(module, "optimization", None)
             if isinstance(optimization, str):
                 setattr(module, "is_fused", self.config.is_enabled(optimization))  # noqa: B010 (any of several classes)
-            if isinstance(module, LinearBase) and self.config.is_enabled("packed_weights"):
+            if packs_weights and isinstance(module, LinearBase):
                 module.pack_weight()
         return model.eval()
 

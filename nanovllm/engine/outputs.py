@@ -105,20 +105,18 @@ class Detokenizer:
     def append(self, token_id: int) -> None:
         """Add a token; when a stop string appears, cut the text before it and set `stopped_by`."""
         self._token_ids.append(token_id)
-        before = self._decode(self._token_ids[self._window_start : self._window_read])
-        after = self._decode(self._token_ids[self._window_start :])
-        if len(after) <= len(before) or after.endswith("\ufffd"):
+        new = self._decode_new()
+        if not new or new.endswith("\ufffd"):
             return  # nothing visible yet, or an unfinished character
         self._window_start, self._window_read = self._window_read, len(self._token_ids)
-        self._add_text(after[len(before) :])
+        self._add_text(new)
 
     def finish(self) -> None:
         """Add what was held because it might have been an unfinished character."""
-        before = self._decode(self._token_ids[self._window_start : self._window_read])
-        after = self._decode(self._token_ids[self._window_start :])
+        new = self._decode_new()
         self._window_start = self._window_read = len(self._token_ids)
         if self.stopped_by is None:
-            self._add_text(after[len(before) :])
+            self._add_text(new)
 
     def visible_length(self, finished: bool) -> int:
         """Characters that can be shown: while more may come, the start of a stop string is held back."""
@@ -134,8 +132,12 @@ class Detokenizer:
             _, start, self.stopped_by = min(ends)
             self.text = self.text[:start]
 
-    def _decode(self, token_ids: list[int]) -> str:
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+    def _decode_new(self) -> str:
+        """What the tokens that have not been read yet add to the text."""
+        window = self._token_ids[self._window_start :]
+        read = self._window_read - self._window_start
+        before, after = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (window[:read], window))
+        return after[len(before) :]
 
 
 @dataclass(slots=True)

@@ -22,15 +22,6 @@ def divide(numerator: int, denominator: int) -> int:
     return numerator // denominator
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_fused: bool = False) -> torch.Tensor:
-    """[num_tokens, input_size] @ [output_size, input_size].T; with `is_fused`, a few tokens take their own kernel."""
-    if is_fused and len(x) <= SMALL_BATCH:
-        from .kernels.small_batch import small_linear
-
-        return small_linear(x, weight, bias)[0]
-    return F.linear(x, weight, bias)
-
-
 class LinearBase(nn.Module):
     """Weight of shape [output_size, input_size] and an optional bias; both are this rank's share."""
 
@@ -60,7 +51,11 @@ class LinearBase(nn.Module):
         """[..., input_size] @ weight.T, by the fastest path that is on."""
         if self.packed_weight is not None:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed_weight, bias, "none", [], "")
-        return linear(x, self.weight, bias, self.is_fused)
+        if self.is_fused and len(x) <= SMALL_BATCH:
+            from .kernels.small_batch import small_linear
+
+            return small_linear(x, self.weight, bias)[0]
+        return F.linear(x, self.weight, bias)
 
     def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
         """Fill `param`, this rank's share of the weight or the bias, from the full `loaded_weight`."""

@@ -561,12 +561,12 @@ def test_engines_with_ranks_come_and_go(path, expected):
         assert_fails(llm, "SIGKILL", 5)
         del llm
     with leaves_nothing_behind(seconds=3):
+        others = child_processes()  # such as the one that an earlier test of the course's checks has left to fork from
         llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
         assert tokens(llm) == expected
-        ranks = child_processes()
-        assert len(ranks) == 2
+        assert len(child_processes() - others) == 2
         del llm
-        assert wait_until(lambda: not child_processes(), 3)
+        assert wait_until(lambda: not child_processes() - others, 3)
     for seconds in (0.02, 0.3, 1.5):
         with leaves_nothing_behind(seconds=3):
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
