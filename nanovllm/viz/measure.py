@@ -1,0 +1,154 @@
+"""Time whole decode steps with and without CUDA graphs, and note down what was measured where.
+
+`python bench.py --measure-steps FILE` writes the files in `nanovllm/viz/data` that the widgets replay on machines
+without a GPU.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from ..engine.llm_engine import LLMEngine
+from ..sampling_params import SamplingParams
+from .record import git_commit
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def measure_steps(
+    make_llm: Callable[..., LLMEngine],
+    model: str,
+    batch_sizes: tuple[int, ...] = BATCH_SIZES,
+    context_len: int = 512,
+    warmup: int = 10,
+    iters: int = 50,
+) -> dict[str, Any]:
+    """Eager against graph, one row a batch size; everything that the CPU and the GPU do in a step is inside the time.
+
+    Args:
+        make_llm: called with `disabled_optimizations`; returns an engine on a GPU.
+        model: what the engine runs, in words.
+        context_len: tokens of each sequence when the timing starts.
+        warmup, iters: steps before the timing, and timed.
+
+    Returns:
+        the measurement with its provenance; times are [10th percentile, median, 90th percentile] in milliseconds.
+
+    Raises:
+        ValueError: the engine is not on a GPU.
+    """
+    rows: dict[int, dict[str, Any]] = {batch_size: {"bs": batch_size} for batch_size in batch_sizes}
+    result: dict[str, Any] = {}
+    # One step ahead hides the CPU's part of a step; here it is to be seen.
+    for name, disabled in (("eager", ("cuda_graph", "step_ahead")), ("graph", ("step_ahead",))):
+        with make_llm(disabled_optimizations=disabled) as llm:
+            if llm.config.device != "cuda":
+                raise ValueError(f"CUDA graphs are measured on a GPU, and the engine is on {llm.config.device!r}")
+            for batch_size, row in rows.items():
+                row[f"{name}_ms"] = time_steps(llm, batch_size, context_len, warmup, iters)
+                if name == "eager":
+                    row["kernels_per_step"] = count_kernels(llm, batch_size, context_len)
+                else:
+                    row["graph_bs"] = min(size for size in llm.model_runner.graphs if size >= batch_size)  # type: ignore[union-attr]
+            result = provenance(llm, model)
+    return result | {"context_len": context_len, "warmup": warmup, "iters": iters, "rows": list(rows.values())}
+
+
+def time_steps(llm: LLMEngine, batch_size: int, context_len: int, warmup: int, iters: int) -> list[float]:
+    """[10th percentile, median, 90th percentile] in milliseconds of a decode step of `batch_size` sequences."""
+    seq_ids = start_decode(llm, batch_size, context_len, warmup + iters + 1)
+    times = []
+    for _ in range(warmup + iters):
+        start = time.perf_counter()
+        _, num_tokens = llm.step()
+        times.append((time.perf_counter() - start) * 1e3)
+        if num_tokens != -batch_size:
+            raise RuntimeError(f"a step computed {num_tokens} tokens, not one for each of {batch_size} sequences")
+    for seq_id in seq_ids:
+        llm.abort(seq_id)
+    cuts = statistics.quantiles(times[warmup:], n=10, method="inclusive")
+    return [round(value, 4) for value in (cuts[0], statistics.median(times[warmup:]), cuts[-1])]
+
+
+def start_decode(llm: LLMEngine, batch_size: int, context_len: int, max_tokens: int) -> list[int]:
+    """Add requests of random tokens, and run steps until all of them decode; returns their numbers."""
+    rng = Random(batch_size)
+    params = SamplingParams(temperature=1.0, max_tokens=max_tokens, ignore_eos=True)
+    vocab_size = llm.config.hf_config.vocab_size
+    seq_ids = [
+        llm.add_request([rng.randrange(vocab_size) for _ in range(context_len)], params) for _ in range(batch_size)
+    ]
+    while llm.scheduler.waiting:
+        llm.step()
+    return seq_ids
+
+
+def count_kernels(llm: LLMEngine, batch_size: int, context_len: int) -> int:
+    """Kernels that one decode step launches on the GPU."""
+    from torch.profiler import ProfilerActivity, profile
+
+    seq_ids = start_decode(llm, batch_size, context_len, 4)
+    llm.step()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        llm.step()
+        torch.cuda.synchronize()
+    for seq_id in seq_ids:
+        llm.abort(seq_id)
+    events = profiler.events() or []
+    return sum(
+        event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith(("Memcpy", "Memset"))
+        for event in events
+    )
+
+
+def provenance(llm: LLMEngine, model: str) -> dict[str, Any]:
+    """On what, with what, when and by which command something was measured."""
+    on_gpu = llm.config.device == "cuda"
+    return {
+        "gpu": torch.cuda.get_device_name() if on_gpu else None,
+        "driver": driver_version() if on_gpu else None,
+        "torch": torch.__version__,
+        "triton": package_version("triton"),
+        "flash_attn": package_version("flash-attn"),
+        "commit": git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join(["python", *sys.argv]),
+        "model": model,
+        "dtype": str(llm.config.dtype).removeprefix("torch."),
+        "attention_backend": llm.config.attention_backend,
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed package, None if there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def driver_version() -> str:
+    """Version of the GPU's driver, "unknown" where nvidia-smi cannot be asked."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return "unknown"
+
+
+def save_measurement(measurement: dict[str, Any], path: Path) -> None:
+    """Write a measurement as JSON, a row a line, so that a new one can be compared with the old."""
+    rows = ",\n".join("    " + json.dumps(row) for row in measurement["rows"])
+    head = json.dumps({key: value for key, value in measurement.items() if key != "rows"}, indent=2)
+    path.write_text(f'{head[:-2]},\n  "rows": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
