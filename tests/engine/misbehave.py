@@ -20,6 +20,24 @@ class Fault:
         return plant, self.plan
 
 
+class LittleMemory:
+    """Stands for `value` in what a rank is sent; unpickled by that rank, it leaves it `num_bytes` of free memory."""
+
+    def __init__(self, value, rank, num_bytes):
+        self.plan = (value, rank, num_bytes)
+
+    def __reduce__(self):
+        return limit_memory, self.plan
+
+
+def limit_memory(value, rank, num_bytes):
+    if multiprocessing.current_process().name == f"nanovllm-rank-{rank}":
+        from nanovllm.engine import model_runner
+
+        model_runner.available_memory = lambda: num_bytes
+    return value
+
+
 class Unpicklable(Exception):
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")

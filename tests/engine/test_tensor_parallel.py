@@ -16,10 +16,17 @@ from nanovllm import LLM, BeamSearchParams, SamplingParams
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
-from nanovllm.engine.worker import MAIN_GUARD_HINT, as_picklable, describe_exit_code, make_store
+from nanovllm.engine.worker import (
+    MAIN_GUARD_HINT,
+    TensorParallelRunner,
+    as_picklable,
+    describe_exit_code,
+    make_store,
+)
 
 from .conftest import make_tiny_model
 from .leaks import leaves_nothing_behind, private_temp_dir, wait_until
+from .misbehave import LittleMemory
 from .reference import Reference, assert_clean, drain
 
 # Neither the vocabulary nor the KV heads divide by two ranks.
@@ -256,19 +263,33 @@ def test_sizes_of_ranks_heads_and_blocks(tmp_path, size, kv_heads, options):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_ranks_agree_on_a_pool_that_is_sized_from_free_memory(path):
-    """Every rank sees another amount of free memory at its start; the scheduler must not use what one lacks."""
+@pytest.mark.parametrize("poor_rank", [0, 1])
+def test_the_rank_with_the_least_memory_sizes_the_pool(path, poor_rank):
+    """The scheduler must not hand out a block that one of the ranks lacks."""
+    config = Config(path, tensor_parallel_size=2, max_model_len=90, kvcache_block_size=4)
+    block_bytes = 2 * config.hf_config.num_hidden_layers * 4 * config.hf_config.head_dim * 4  # one KV head, float32
+    config.eos = LittleMemory(config.eos, poor_rank, 2 * 4 * block_bytes * 30)  # two ranks; a quarter of what is free
+    with leaves_nothing_behind():
+        runner = TensorParallelRunner(config)
+        try:
+            assert config.num_kvcache_blocks == 30
+            # On every rank, or the call fails: the last block exists, and there is none after it.
+            seq = Sequence([1, 2], block_size=4)
+            seq.num_scheduled_tokens = 2
+            seq.block_table = [29]
+            assert len(runner.run([seq], True)[0]) == 1
+            seq.block_table = [30]
+            with pytest.raises(RuntimeError, match="rank"):
+                runner.run([seq], True)
+        finally:
+            runner.exit()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_pool_of_several_ranks_is_sized_from_free_memory(path):
     with leaves_nothing_behind(), LLM(path, tensor_parallel_size=2, max_model_len=90, kvcache_block_size=4) as llm:
-        assert llm.config.num_kvcache_blocks == 64 * 90 // 4
-        assert len(llm.scheduler.block_manager.blocks) == llm.config.num_kvcache_blocks
-        # On every rank, or the call fails: the last block exists, and there is none after it.
-        seq = Sequence([1, 2], block_size=4)
-        seq.num_scheduled_tokens = 2
-        seq.block_table = [llm.config.num_kvcache_blocks - 1]
-        assert len(llm.model_runner.run([seq], True)[0]) == 1
-        seq.block_table = [llm.config.num_kvcache_blocks]
-        with pytest.raises(RuntimeError, match="rank"):
-            llm.model_runner.run([seq], True)
+        assert llm.config.num_kvcache_blocks == len(llm.scheduler.block_manager.blocks) == 64 * 90 // 4
 
 
 SCRIPT = """
