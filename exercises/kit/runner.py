@@ -25,6 +25,7 @@ from .assemble import Package, Piece
 PRELOADED = ["torch", "xxhash", "exercises.kit.grading", "transformers.models.auto.tokenization_auto"]
 START_LIMIT = 180.0  # seconds until torch is imported; the first time on a cold disk that takes a while
 LONGEST_PRINTS = 1_000_000  # characters
+LONGEST_TRACEBACK = 8  # lines, two for each call; an even number of calls
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
 
@@ -181,6 +182,9 @@ def describe_error(error: BaseException, package: Package) -> tuple[str, ...]:
             lines += [f"{place}, in {code.co_name}", "    " + _source_line(code.co_filename, frame.tb_lineno)]
         last = f"{place}, in {code.co_name}" if place and piece is None else ("" if piece else last)
         frame = frame.tb_next
+    if len(lines) > LONGEST_TRACEBACK:  # a function that calls itself without end
+        half = LONGEST_TRACEBACK // 2
+        lines[half:-half] = [f"... {(len(lines) - LONGEST_TRACEBACK) // 2} more calls ..."]
     if last:
         lines.append(f"from there: {last}" if lines else last)
     return (*lines, f"{type(error).__name__}: {error}".rstrip(": "))

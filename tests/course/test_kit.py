@@ -119,6 +119,12 @@ def test_an_error_is_shown_with_the_learners_own_lines():
     )
 
 
+def test_a_recursion_without_end_is_told_in_a_few_lines():
+    result = grade("def deallocate(self, seq):\n    return self.deallocate(seq)\n")
+    assert result.finding.error[-1].startswith("RecursionError")
+    assert len(result.finding.error) < 12 and "more calls" in "".join(result.finding.error)
+
+
 def test_prints_of_the_failing_case_are_shown():
     result = grade(HEAD_FIRST.replace(":\n    for", ":\n    print('freeing', seq.block_table)\n    for"))
     assert result.finding.case == "the_tail_is_handed_out_first"
