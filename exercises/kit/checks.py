@@ -293,7 +293,7 @@ def wrong_answers(exercise: Exercise, folder: Path = WRONG_ANSWERS) -> list[Wron
             for spelling in ("first", "second")
         ]
         diagnosis = " ".join(names["DIAGNOSIS"].split())
-        found.append(WrongAnswer(path.stem.split("__")[1], diagnosis, *answers))
+        found.append(WrongAnswer(path.stem.removeprefix(f"{exercise.id}__"), diagnosis, *answers))
     return found
 
 
