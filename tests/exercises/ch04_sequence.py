@@ -1,4 +1,4 @@
-"""Grader of chapter 04. What is right is said by dealing tokens into boxes, and by playing engine and worker by hand."""
+"""Grader of chapter 04. What is right is said by dealing tokens into boxes and playing engine and worker by hand."""
 
 import pickle
 import random

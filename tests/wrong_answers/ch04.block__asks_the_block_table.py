@@ -15,6 +15,6 @@ def block(self, i):
 # --- second
 def block(self, i):
     if i not in range(len(self.block_table)):
-        raise IndexError('no such block')
+        raise IndexError("no such block")
     start = i * self.block_size
     return self.token_ids[start : start + self.block_size]

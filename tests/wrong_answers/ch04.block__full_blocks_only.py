@@ -16,5 +16,5 @@ def block(self, i):
 def block(self, i):
     start = i * self.block_size
     if i < 0 or start + self.block_size > len(self.token_ids):
-        raise IndexError('no such block')
+        raise IndexError("no such block")
     return self.token_ids[start : start + self.block_size]

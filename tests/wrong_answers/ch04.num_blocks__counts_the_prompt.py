@@ -14,4 +14,5 @@ def num_blocks(self):
 # --- second
 @property
 def num_blocks(self):
-    return -(-len(self.prompt_token_ids) // self.block_size) if self.token_ids else -(-self.num_prompt_tokens // self.block_size)
+    full, rest = divmod(self.num_prompt_tokens, self.block_size)
+    return full + (rest > 0)
