@@ -164,6 +164,8 @@ class Timeline(_TraceWidget):
 class SequenceView(_TraceWidget):
     """One sequence of a run: its state, and its tokens in logical blocks, as cached, scheduled and waiting ones.
 
+    It opens where the sequence arrives.
+
     Args:
         trace: a recorded run, a learner's too.
         name: letter of the sequence in the trace.
@@ -182,6 +184,8 @@ class SequenceView(_TraceWidget):
         self.seq_id, self.title = names[name], f"life of sequence {name}"
         self._num_lines = num_lines(trace, self.seq_id)
         super().__init__(trace, predict, complete, **kwargs)
+        if not self.problems:
+            self.step = min(trace["seqs"][str(self.seq_id)]["arrive"], self.num_steps - 1)
 
     def describe(self, step: int) -> str:
         return describe_moment(self.trace, self.seq_id, step)

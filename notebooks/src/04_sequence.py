@@ -17,17 +17,14 @@
 # ## Where we are
 #
 # The engine is complete. Function by function, it becomes yours. `mine()` is the engine with everything that
-# you have written so far in its place, and its display is the map.
+# you have written so far in its place, and its display is the map. Where it says *ours*, our function stands in.
+#
+# This chapter is about one small file, `engine/sequence.py`. A **sequence** is one request inside the engine.
+# The scheduler, the block manager, and the model runner all ask it things. It decides nothing itself.
 
 # %%
 # %load_ext exercises
-
-# %%
 mine()
-
-# %% [markdown]
-# This chapter is about one small file, `engine/sequence.py`. A **sequence** is one request inside the engine.
-# The scheduler, the block manager, and the model runner all ask it things. It decides nothing itself.
 
 # %%
 import pickle
@@ -78,7 +75,8 @@ print(f"reserved {reserved} slots, used {used}: {1 - used / reserved:.0%} of the
 
 # %%
 block_size = 16
-in_blocks = [len(range(0, length, block_size)) * block_size for length in lengths]
+Sequence = mine().engine.sequence.Sequence
+in_blocks = [Sequence([0] * length, block_size=block_size).num_blocks * block_size for length in lengths]
 
 figure, axis = plt.subplots()
 places = range(len(lengths))
@@ -92,13 +90,11 @@ print(f"in blocks of {block_size}: {sum(in_blocks)} slots, {1 - used / sum(in_bl
 
 # %% [markdown]
 # Only the last block of a request has empty slots. That is the thin orange edge.
-
-# %% [markdown]
+#
 # ## What a sequence is
 #
 # This is all that the engine keeps about a request. Read it once; you will need it for the exercises.
-
-# %%
+#
 # {{source nanovllm/engine/sequence.py:Sequence.__init__}}
 
 # %% [markdown]
@@ -112,8 +108,7 @@ print(f"in blocks of {block_size}: {sum(in_blocks)} slots, {1 - used / sum(in_bl
 # | waiting | the rest | a later step computes them |
 #
 # And a sequence is always in one of three states:
-
-# %%
+#
 # {{source nanovllm/engine/sequence.py:SequenceStatus}}
 
 # %% [markdown]
@@ -153,14 +148,12 @@ SequenceView(trace, "B", predict=True)
 # Step through it with ▶, or jump with the buttons. Two steps ask you something before they show.
 #
 # * *cut*: the step has room for 6 tokens. The rest of B waits, and so does its state.
-# * *first token*: now the whole prompt is scheduled. B is RUNNING, and the model chooses a token.
+# * *first token*: the whole prompt is scheduled. B is RUNNING, and the model chooses a token.
 # * *a block more*: the token in the thick frame is the first of a new block.
-# * *preemption*: no block is left. The newest sequence, B, has to give all of its own back. Its tokens are kept.
+# * *preemption*: no block is left. B came last, so it gives its blocks back. It keeps its tokens.
 # * *starts over*: there is room again. Were all of its blocks overwritten in the meantime?
-# * *finish*: the last token, and the blocks are free.
-
-# %% [markdown]
-# Here is the same life at one glance. Each column is one step; its height is the length of the text.
+#
+# Below is the same life at one glance. A column is a step; its height is the length of the text.
 
 # %%
 steps = range(len(trace["steps"]))
@@ -175,7 +168,12 @@ for name, color, hatch in [("cached", BLUE, ""), ("scheduled", ORANGE, "xx"), ("
     bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
 for i in steps:
     axis.text(i, bottom[i] + 0.6, life[i].status[:1], ha="center", fontsize=8)
-axis.set(xlabel="step", ylabel="tokens of B", title="the three ranges of B (W: waiting, R: running, F: finished)")
+axis.set(
+    xlabel="step",
+    ylabel="tokens of B",
+    ylim=(0, 36),
+    title="the three ranges of B (W: waiting, R: running, F: finished)",
+)
 axis.legend(ncols=3, loc="upper left", frameon=False)
 plt.show()
 
@@ -186,8 +184,7 @@ plt.show()
 # And look at the step after the gap. After the preemption nothing was cached. Yet most tokens are cached at
 # once when B comes back: their blocks were free, but nobody had overwritten them. How the engine finds them
 # again is the subject of chapter 5.
-
-# %% [markdown]
+#
 # ## How many blocks?
 #
 # ### Predict
@@ -197,9 +194,8 @@ plt.show()
 # %%
 my_guess = {1: 0, 4: 1, 5: 1, 8: 2, 9: 2}  # change the numbers after the colons
 
-sequence_class = mine().engine.sequence.Sequence
 for length, guess in my_guess.items():
-    seq = sequence_class([0] * length, block_size=4)
+    seq = Sequence([0] * length, block_size=4)
     print(f"{length} tokens: you said {guess}, the engine says {seq.num_blocks}")
 
 # %% [markdown]
@@ -246,19 +242,19 @@ for box in (Stored(["a", "cat"]), Derived(["a", "cat"])):
 # With it we can also say what a block size costs: for texts of 1 to 300 tokens, how many slots stay empty?
 
 # %%
-sequence_class = mine().engine.sequence.Sequence
+Sequence = mine().engine.sequence.Sequence
 sizes = [1, 4, 16, 64, 256]
 texts = range(1, 301)
 
 
 def num_blocks(length, size):
-    return sequence_class([0] * length, block_size=size).num_blocks
+    return Sequence([0] * length, block_size=size).num_blocks
 
 
 figure, (left, right) = plt.subplots(1, 2)
 for size, color in zip(sizes[1:4], (BLUE, GREEN, ORANGE), strict=True):
     left.plot(texts, [num_blocks(n, size) * size - n for n in texts], color=color, label=f"blocks of {size}")
-left.set(xlabel="tokens of the text", ylabel="slots", title="empty slots in the last block")
+left.set(xlabel="tokens of the text", ylabel="slots", ylim=(0, 95), title="empty slots in the last block")
 left.legend(frameon=False, loc="upper right", fontsize=8)
 waste = [1 - sum(texts) / sum(num_blocks(n, size) * size for n in texts) for size in sizes]
 bars = right.bar([str(size) for size in sizes], waste, color=PINK)
@@ -285,20 +281,19 @@ plt.show()
 #
 # ### Predict
 #
-# Somebody asks for block −1, by mistake. A slice would answer. What?
+# Ten tokens in blocks of 4. Somebody asks for block −1, by mistake. It would start at token −4 and end before
+# token 0. What does a slice say to that?
 
 # %%
-tokens = list(range(20, 30))
-my_guess = "the last block"  # change me
-i = -1
+my_guess = "an error"  # change me
 
-print(f"You expect {my_guess}; Python gives {tokens[i * 4 : i * 4 + 4]}")
-i = -2
-print(f"and for block -2, it gives {tokens[i * 4 : i * 4 + 4]}")
+tokens = list(range(20, 30))
+print(f"You expect {my_guess}; Python gives {tokens[-4:0]}")
+print(f"Block -2 would be from -8 to -4, and Python gives {tokens[-8:-4]}")
 
 # %% [markdown]
-# No error, and no block either: first nothing, then four tokens from two different blocks. An engine that goes
-# on with such an answer takes one text for another. That is why `block` has to raise an `IndexError`.
+# No error, and no block either: first nothing, then four tokens out of two different blocks. An engine that
+# goes on with such an answer takes one text for another. That is why `block` has to raise an `IndexError`.
 
 # %%
 # {{exercise ch04.block}}
@@ -376,17 +371,16 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 #
 # Scheduler and block manager are not sent. The sequences of the step are, *in every step*. By default, pickle
 # takes all attributes of an object.
-
-# %% [markdown]
+#
 # ### Predict
 #
 # A sequence of 4,000 tokens decodes. A worker needs one token id of it. How many bytes are all its attributes?
 
 
 # %%
-def in_decode(num_tokens, block_size=16):
+def in_decode(num_tokens):
     """A sequence as it is in a decode step: all tokens but the last one are cached."""
-    seq = mine().engine.sequence.Sequence([1000] * num_tokens, block_size=block_size)
+    seq = Sequence([1000] * num_tokens, block_size=16)
     seq.num_cached_tokens, seq.num_scheduled_tokens = num_tokens - 1, 1
     seq.block_table = list(range(seq.num_blocks))
     return seq
@@ -394,20 +388,15 @@ def in_decode(num_tokens, block_size=16):
 
 my_guess = 100  # change me
 
-print(f"You expect {my_guess:,} bytes; all attributes are {len(pickle.dumps(vars(in_decode(4000)))):,} bytes.")
-
-# %% [markdown]
-# That is for one sequence, one worker, one step. Now 256 sequences run, and 8 workers listen. Here is what a
-# single step would send, and how long this computer needs only to write it down.
-
-# %%
+all_of_one = len(pickle.dumps(vars(in_decode(4000))))
 sequences = [vars(in_decode(4000)) for _ in range(256)]
 start = time.perf_counter()
-num_bytes = len(pickle.dumps(sequences))
+all_of_many = len(pickle.dumps(sequences))
 milliseconds = 1000 * (time.perf_counter() - start)
 
-print(f"{8 * num_bytes / 1e6:.0f} MB sent in each step, to compute 256 tokens")
-print(f"{milliseconds:.1f} ms to pickle, measured on this run")
+print(f"One sequence: you expect {my_guess:,} bytes; all its attributes are {all_of_one:,} bytes.")
+print(f"A step of 256 such, sent to 8 workers: {8 * all_of_many / 1e6:.0f} MB, to compute 256 tokens.")
+print(f"To pickle them once takes {milliseconds:.1f} ms, measured on this run.")
 
 # %% [markdown]
 # So a class may say for itself what is sent. If it has a method `__getstate__`, pickle takes what that returns.
@@ -433,17 +422,13 @@ print(f"sent: {len(story.pages)} pages; received: {received.title!r} with {len(r
 #
 # A worker asks a sequence two things: which tokens are to be computed, and where their keys and values go. The
 # second is in `block_table`. This is how it gets the first:
-
-# %%
+#
 # {{source nanovllm/engine/sequence.py:Sequence.scheduled_token_ids}}
-
-# %%
+#
 # {{source nanovllm/engine/sequence.py:Sequence.is_cut}}
-
-# %% [markdown]
-# Sometimes `last_token` is enough, and sometimes the list is needed. Before you write your answer, think of
-# three moments in the life of B: the parts of its prompt, an ordinary decode step, and the step in which it
-# started over.
+#
+# Sometimes `last_token` is enough, and sometimes the list is needed. Think of three moments in the life of B:
+# the parts of its prompt, an ordinary decode step, and the step in which it started over.
 #
 # `block_hashes` are the block manager's notes. No worker reads them.
 
@@ -453,11 +438,11 @@ print(f"sent: {len(story.pages)} pages; received: {received.title!r} with {len(r
 # %% [markdown]
 # ### Plug in
 #
-# First the bytes. We listen between engine and model runner: before each step, we pickle what would be sent.
-# The life of B, once with all attributes, and once as your sequence says.
+# First the bytes. We listen between engine and model runner: before each step, we pickle its sequences twice,
+# once with all attributes, and once as your `__getstate__` says.
 
 # %%
-rows = []
+everything, sent = [], []
 
 
 def listen(llm):
@@ -465,9 +450,8 @@ def listen(llm):
     run = llm.model_runner.run
 
     def counting(seqs, is_prefill):
-        for seq in seqs:
-            everything, sent = len(pickle.dumps(vars(seq))), len(pickle.dumps(seq))
-            rows.append((seq.num_tokens, seq.num_scheduled_tokens, everything, sent))
+        everything.extend(len(pickle.dumps(vars(seq))) for seq in seqs)
+        sent.extend(len(pickle.dumps(seq)) for seq in seqs)
         return run(seqs, is_prefill)
 
     llm.model_runner.run = counting
@@ -479,31 +463,22 @@ with mine().LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, max_num_batche
 
 # %%
 figure, axis = plt.subplots()
-everything, sent = [row[2] for row in rows], [row[3] for row in rows]
-axis.plot(everything, color=ORANGE)
-axis.plot(sent, color=BLUE)
-axis.annotate("all attributes", (len(rows), everything[-1]), xytext=(4, -3), textcoords="offset points")
-axis.annotate("as sent", (len(rows), sent[-1]), xytext=(4, -3), textcoords="offset points")
+for label, sizes, color in [("all attributes", everything, ORANGE), ("as sent", sent, BLUE)]:
+    axis.plot(sizes, color=color)
+    axis.annotate(label, (len(sizes), sizes[-1]), xytext=(4, -3), textcoords="offset points")
 axis.set(xlabel="step", ylabel="bytes", ylim=0, title="one sequence, pickled before each step")
 axis.margins(x=0.02)
 figure.subplots_adjust(right=0.86)
 plt.show()
 
-print(
-    f"all {len(rows)} steps: {sum(everything):,} bytes, or {sum(sent):,}: {sum(everything) / sum(sent):.1f} times less"
-)
+Sequence = mine().engine.sequence.Sequence
+print(f"all {len(sent)} steps: {sum(everything):,} bytes, or {sum(sent):,}")
+print(f"a sequence of 4,000 tokens: {all_of_one:,} bytes, or {len(pickle.dumps(in_decode(4000))):,}")
 
 # %% [markdown]
 # The lower curve still rises a little. What is it that grows? Blocks of 4 tokens make it easy to see: a new
-# entry in `block_table` every fourth step. With larger blocks it is hardly anything.
-
-# %%
-print("  tokens   all attributes   as sent   as sent, blocks of 256")
-for length in (100, 1000, 10_000, 30_000):
-    seq, large = in_decode(length), in_decode(length, block_size=256)
-    print(f"{length:8,} {len(pickle.dumps(vars(seq))):16,} {len(pickle.dumps(seq)):9,} {len(pickle.dumps(large)):24,}")
-
-# %% [markdown]
+# entry in `block_table` in every fourth step.
+#
 # Now for real: two worker processes, each with half of every layer, and a pipe to each. The same text has to
 # come out. (Starting two processes takes a few seconds.)
 
@@ -517,18 +492,16 @@ for num_workers in (1, 2):
     print(f"{num_workers} worker(s), {seconds:.1f} s on this run: {texts[-1][1]['text']}")
 
 print("the same:", [a["token_ids"] for a in texts[0]] == [a["token_ids"] for a in texts[1]])
+arrived = pickle.loads(pickle.dumps(in_decode(4000)))
+print("what arrives in a worker:", len(arrived.token_ids), "tokens in the list, and num_tokens is", arrived.num_tokens)
 
 # %% [markdown]
 # On a small model and a CPU, two processes are slower than one. What counts is that a model too large for one
 # GPU can run at all.
 #
-# And here is the reason for `num_tokens`. In a worker, the list of a decoding sequence is empty. Its length is
-# 0, and the model runner still has to know at which position the token stands. `num_tokens` and `last_token`
-# are stored because the list they could be derived from stays at home.
-
-# %%
-arrived = pickle.loads(pickle.dumps(in_decode(4000)))
-print("in the worker:", len(arrived.token_ids), "tokens in the list, num_tokens", arrived.num_tokens)
+# And the last line is the reason for `num_tokens`. In a worker, the list of a decoding sequence is empty. Its
+# length is 0, and the model runner still has to know at which position the token stands. `num_tokens` and
+# `last_token` are stored because the list they could be derived from stays at home.
 
 # %% [markdown]
 # ## Your engine
@@ -537,20 +510,17 @@ print("in the worker:", len(arrived.token_ids), "tokens in the list, num_tokens"
 # widget opens at the step where it first shows.
 
 # %%
-mine()
-
-# %%
-SequenceView(life_of_two(), "B")
+display(mine(), SequenceView(life_of_two(), "B"))
 
 # %% [markdown]
 # ## Change it
 #
-# * Give `life_of_two` 20 blocks instead of 10, and `max_model_len=80`. Is B still preempted? With how few
-#   blocks does A have to wait, too?
-# * Set `max_num_batched_tokens` to 1. What does B's life look like? What would happen to a `__getstate__` that
-#   looks at `num_scheduled_tokens`?
-# * In a prefill in parts, the whole prompt is sent with each part. Count the bytes for a prompt of 1,000 tokens
-#   in parts of 50, with `listen`. What else would a worker have to know if only the part were sent?
+# * In `SMALL`, set `num_kvcache_blocks` to 20. Is B still preempted? What is the smallest number with which it
+#   is not?
+# * In `life_of_two`, set `max_num_batched_tokens` to 1. What does B's life look like? What would a
+#   `__getstate__` do there that looks at `num_scheduled_tokens`?
+# * When a prompt is cut, all of it is sent with each part. Count the bytes for a prompt of 500 tokens in parts
+#   of 50, with `listen`. What else would a worker have to know if only the part were sent?
 # * Draw A instead of B. Then make a third request, and find out who is preempted first.
 
 # %% [markdown]
@@ -559,8 +529,8 @@ SequenceView(life_of_two(), "B")
 # 1. A sequence is what the engine knows about one request. It is WAITING, RUNNING or FINISHED, and a preempted
 #    one waits again.
 # 2. Its tokens are cached, scheduled or waiting, in this order. A running sequence has exactly one to compute.
-# 3. Blocks waste at most one block less one slot for each sequence. Logical blocks are numbered by the text, physical
-#    ones by the cache, and the block table leads from one to the other.
+# 3. Only the last block of a sequence has empty slots. Logical blocks are numbered by the text, physical ones by
+#    the cache, and the block table leads from one to the other.
 # 4. Derive what can be derived. What is stored must be changed together, in one place.
 # 5. A worker gets what the step needs and no more: in decode, one token and the block table.
 

@@ -325,7 +325,7 @@ def test_the_map_says_what_is_whose(me, workspace):
     assert "BlockManager.deallocate    yours, not passed yet" in text
     workspace.note(DEALLOCATE, status="passed")
     assert (
-        "| ch05.deallocate | `engine/block_manager.py: BlockManager.deallocate` | **yours** |" in me._repr_markdown_()
+        "| `ch05.deallocate` | `engine/block_manager.py: BlockManager.deallocate` | **yours** |" in me._repr_markdown_()
     )
     assert me._repr_markdown_().count("| ours |") == len(EXERCISES) - 1
 

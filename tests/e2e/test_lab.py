@@ -66,6 +66,18 @@ def test_timeline_and_block_table_share_a_cursor(page):
     take_screenshot(timeline, "lab_timeline_light")
 
 
+def test_a_life_is_stepped_through(page):
+    box = widget(page, 6)
+    expect(step_of(box)).to_have_attribute("data-step", "4")
+    button(box, "next step").click()
+    expect(box.locator('g[data-kind="scheduled"]')).to_have_attribute("data-count", "1")
+    button(box, "jump to: preemption").click()
+    expect(step_of(box)).to_have_attribute("data-step", "9")
+    expect(box.locator('g[data-state="WAITING"]')).to_have_attribute("data-current", "1")
+    expect(box.get_by_role("status")).to_contain_text("it loses its blocks")
+    take_screenshot(box, "lab_sequence_view_light")
+
+
 def test_play_moves_by_itself_while_the_kernel_is_free(page):
     table = widget(page, 0)
     run_code(page, "bt.step = 11")

@@ -90,6 +90,13 @@ def test_pictures_of_a_sequence_have_one_size(story):
     assert all(x.width == y.width for x, y in itertools.pairwise(widget.draw(step).drawing for step in range(3)))
 
 
+def test_it_opens_where_the_sequence_arrives_or_where_something_is_wrong(story):
+    assert [SequenceView(story, name).step for name in "ABC"] == [seq["arrive"] for seq in story["seqs"].values()]
+    story["steps"][9]["after"]["free"].append(7)
+    assert SequenceView(story, "C").step == 9
+    assert "Wrong here: block 7 is free" in SequenceView(story, "C").text.value
+
+
 def test_questions_are_about_what_is_hidden(story):
     widget = SequenceView(story, "C", predict=True)
     step = find_moments(story, 2)["preemption"]
