@@ -232,6 +232,19 @@ def test_the_function_that_breaks_the_whole_is_named():
     assert result.blamed == "ch05.may_append" and 'check("ch05.may_append")' in result.whole
 
 
+def test_an_answer_that_is_known_to_be_wrong_does_not_spoil_the_whole(workspace):
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    workspace.write(EXERCISES["ch05.can_allocate"], ours("ch05.can_allocate").text)
+    workspace.write(EXERCISES["ch05.may_append"], ours("ch05.may_append").text)
+    assert checks.check("ch05.deallocate", workspace).status == "failed"
+    result = checks.check("ch05.may_append", workspace)
+    assert result.passed and not result.blamed
+    assert "All 2 functions of yours together" in result.whole
+    assert "Left out, because not right yet: ch05.deallocate." in result.whole
+    workspace.write(DEALLOCATE, ours("ch05.deallocate").text)
+    assert "All 3 functions of yours together" in checks.check("ch05.may_append", workspace).whole
+
+
 def test_a_function_that_the_engine_never_calls_is_a_failure():
     exercise = dataclasses.replace(DEALLOCATE, id="ch06.reset", symbol="nanovllm.engine.scheduler:Scheduler.reset")
     problem, _ = checks._problem([parse(exercise, exercise.reference())])

@@ -131,7 +131,7 @@ def test_block_size_and_simulation_follow_their_sliders(page):
 def test_dark_theme(page):
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
-    names = ("block_table", "timeline", "predict", "prefix", "block_size", "simulation")
+    names = ("block_table", "timeline", "predict", "prefix", "block_size", "simulation", "sequence_view")
     for n, name in enumerate(names):
         box = widget(page, n)
         color = (
