@@ -251,6 +251,14 @@ def test_a_function_that_the_engine_never_calls_is_a_failure():
     assert problem == "the engine never called your ch06.reset"
 
 
+@pytest.mark.parametrize("name", ["drops_tokens_in_prefill", "changes_the_sequence"])
+def test_sequences_travel_in_the_plugged_in_engine(name):
+    """On one process, nothing else would ever call __getstate__."""
+    wrong = next(w for w in checks.wrong_answers(EXERCISES["ch04.__getstate__"]) if w.name == name)
+    problem, _ = checks._problem([wrong.first])
+    assert problem and "never called" not in problem
+
+
 def test_faster_paths_are_turned_off_only_for_code_that_is_not_ours():
     bypass = {"enforce_eager": True, "nanovllm.engine.scheduler:LENGTH_HISTORY": 7}
     exercise = dataclasses.replace(DEALLOCATE, bypassed_by=bypass)
@@ -608,7 +616,7 @@ def test_the_overview_tells_how_far_one_is(workspace, console):
     workspace.write(EXERCISES["ch05.allocate"], "def allocate(self, seq):\n    pass\n")
     assert run_command({"command": None}, console) == 0
     text = console.export_text(clear=False)
-    assert "Next: ch05.compute_hash" in text and "written, not checked" in text
+    assert f"Next: {next(iter(EXERCISES))}" in text and "written, not checked" in text
     workspace.write(DEALLOCATE, HEAD_FIRST)
     console.print(terminal.overview(workspace))
     assert "changed, check again" in console.export_text()
