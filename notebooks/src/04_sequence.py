@@ -147,8 +147,8 @@ SequenceView(trace, "B", predict=True)
 # %% [markdown]
 # Step through it with ▶, or jump with the buttons. Two steps ask you something before they show.
 #
-# * *cut*: the step has room for 6 tokens. The rest of B waits, and so does its state.
-# * *first token*: the whole prompt is scheduled. B is RUNNING, and the model chooses a token.
+# * *cut*: a step has room for 6 tokens, so that 14 take three steps. Meanwhile B is still WAITING.
+# * *first token*: the rest of the prompt is scheduled. B is RUNNING, and the model chooses a token.
 # * *a block more*: the token in the thick frame is the first of a new block.
 # * *preemption*: no block is left. B came last, so it gives its blocks back. It keeps its tokens.
 # * *starts over*: there is room again. Were all of its blocks overwritten in the meantime?
@@ -168,12 +168,8 @@ for name, color, hatch in [("cached", BLUE, ""), ("scheduled", ORANGE, "xx"), ("
     bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
 for i in steps:
     axis.text(i, bottom[i] + 0.6, life[i].status[:1], ha="center", fontsize=8)
-axis.set(
-    xlabel="step",
-    ylabel="tokens of B",
-    ylim=(0, 36),
-    title="the three ranges of B (W: waiting, R: running, F: finished)",
-)
+axis.set(xlabel="step", ylabel="tokens of B", ylim=(0, 36))
+axis.set_title("the three ranges of B (W: waiting, R: running, F: finished)")
 axis.legend(ncols=3, loc="upper left", frameon=False)
 plt.show()
 
@@ -430,7 +426,8 @@ print(f"sent: {len(story.pages)} pages; received: {received.title!r} with {len(r
 # Sometimes `last_token` is enough, and sometimes the list is needed. Think of three moments in the life of B:
 # the parts of its prompt, an ordinary decode step, and the step in which it started over.
 #
-# `block_hashes` are the block manager's notes. No worker reads them.
+# `block_hashes` are the block manager's notes. No worker reads them. And note that `vars(seq)`, or
+# `seq.__dict__`, is no copy: it is the dictionary in which the sequence keeps its attributes.
 
 # %%
 # {{exercise ch04.__getstate__}}
@@ -545,11 +542,11 @@ display(mine(), SequenceView(life_of_two(), "B"))
 # %% [markdown]
 # ## Read further
 #
-# * vLLM: the class `Request` and its `RequestStatus` in `vllm/v1/request.py`; it has more states than ours. What
-#   vLLM sends to its workers is in `vllm/v1/core/sched/output.py`: a `NewRequestData` once, and then only what
-#   is new, as `CachedRequestData`.
+# * vLLM: the class `Request` and its `RequestStatus` in `vllm/v1/request.py`; it has more states than ours, one of
+#   them for preempted requests. What vLLM sends to its workers is in `vllm/v1/core/sched/output.py`: a
+#   `NewRequestData` once, and then only what is new, as `CachedRequestData`.
 # * The PagedAttention paper: Kwon et al., *Efficient Memory Management for Large Language Model Serving with
-#   PagedAttention*, SOSP 2023. Section 3.1 measures the waste of reserving; section 4.2 has logical and physical
+#   PagedAttention*, SOSP 2023. Section 3.1 explains the waste of reserving; section 4.2 has logical and physical
 #   blocks; section 4.6 says what is sent to workers.
 # * Python's own documentation of pickle, under *Handling Stateful Objects*.
 #
