@@ -345,8 +345,8 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 # %%
 with mine().LLM("qwen3-tiny", **SMALL) as llm:
     llm.add_request(PROMPTS[1], greedy(12))
-    while not llm.is_finished():
-        seq = [*llm.scheduler.waiting, *llm.scheduler.running][0]
+    (seq,) = llm.scheduler.waiting
+    for _ in range(12):
         llm.step()
         last = repr(llm.tokenizer.decode([seq.last_token]))
         counts = f"{seq.num_tokens} tokens, {seq.num_cached_tokens:2} cached, {seq.num_blocks} blocks"
