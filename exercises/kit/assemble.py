@@ -257,7 +257,7 @@ class Mine:
     def _repr_markdown_(self) -> str:
         rows = self.rows()
         lines = [
-            f"| {id_} | `{place}` | {'**' + whose + '**' if whose.startswith('yours') else whose} |"
+            f"| `{id_}` | `{place}` | {'**' + whose + '**' if whose.startswith('yours') else whose} |"
             for id_, place, whose in rows
         ]
         head = [f"**Your engine:** {len(self.answers)} of {len(rows)} functions are yours", ""]

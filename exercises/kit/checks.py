@@ -90,7 +90,11 @@ def check(exercise_id: str, workspace: Workspace | None = None, engine: bool = T
     exercise = manifest.get(exercise_id)
     answer = workspace.answer(exercise)
     others = [other for other in workspace.answers() if other.exercise.id != exercise_id] if engine else []
-    result = grade(answer, others, engine)
+    # What is known to be wrong would only spoil the whole, perhaps with an engine that never ends.
+    left_out = [other.exercise.id for other in others if _has_failed(other, workspace)]
+    result = grade(answer, [other for other in others if other.exercise.id not in left_out], engine)
+    if left_out and result.passed:
+        result.whole = f"{result.whole} Left out, because not right yet: {', '.join(left_out)}.".strip()
     known = workspace.known(exercise)
     if result.status == "failed":
         _advise(result, known)
@@ -105,6 +109,12 @@ def check(exercise_id: str, workspace: Workspace | None = None, engine: bool = T
         when=time.strftime("%Y-%m-%d %H:%M:%S"),
     )
     return result
+
+
+def _has_failed(answer: Answer, workspace: Workspace) -> bool:
+    """Whether the answer, as it stands, was found wrong by its last check."""
+    known = workspace.known(answer.exercise)
+    return known.get("status") == "failed" and known.get("checked") == fingerprint(answer)
 
 
 def fingerprint(answer: Answer) -> str:
@@ -293,7 +303,7 @@ def wrong_answers(exercise: Exercise, folder: Path = WRONG_ANSWERS) -> list[Wron
             for spelling in ("first", "second")
         ]
         diagnosis = " ".join(names["DIAGNOSIS"].split())
-        found.append(WrongAnswer(path.stem.split("__")[1], diagnosis, *answers))
+        found.append(WrongAnswer(path.stem.removeprefix(f"{exercise.id}__"), diagnosis, *answers))
     return found
 
 

@@ -14,6 +14,7 @@ them together are a fingerprint of how a function behaves, and by that known mis
 
 import hashlib
 import importlib.util
+import pickle
 import sys
 import threading
 import types
@@ -219,6 +220,7 @@ def generate(package: Package) -> tuple[list[list[int]], list[str]]:
     sys.setprofile(calls)
     try:
         with module.LLM("qwen3-tiny", **options) as llm:
+            _run_as_in_a_worker(llm)
             answers = [answer for params in rounds for answer in llm.generate(PROMPTS, params, use_tqdm=False)]
     finally:
         sys.setprofile(None)
@@ -242,6 +244,7 @@ def record(package: Package) -> dict[str, Any]:
     module = package.load()
     params = module.SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     with module.LLM("qwen3-tiny", **(ENGINE_OPTIONS | {"device": "cpu"} | package.options)) as llm:
+        _run_as_in_a_worker(llm)
         recorder = TraceRecorder(llm, made_by="show")
         for i, prompt in enumerate(PROMPTS):
             llm.add_request(prompt, params)
@@ -255,6 +258,12 @@ def record(package: Package) -> dict[str, Any]:
         for seq in recorder.trace["seqs"].values():
             seq["texts"] = token_texts(llm.tokenizer, [*seq["prompt_ids"], *seq.get("output_ids", [])])
     return complete_events(recorder.trace)
+
+
+def _run_as_in_a_worker(llm: Any) -> None:
+    """Have the model runner get every step's sequences as a worker process does: pickled, through a pipe."""
+    run = llm.model_runner.run
+    llm.model_runner.run = lambda seqs, is_prefill: run(pickle.loads(pickle.dumps(seqs)), is_prefill)
 
 
 class _Calls:

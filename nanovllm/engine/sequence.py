@@ -97,7 +97,10 @@ class Sequence:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that all tokens need; the last one may be partly filled."""
+        """Blocks that `num_tokens` tokens need; the last one may be partly filled.
+
+        Count with `num_tokens`: in a worker process, `token_ids` may be empty.
+        """
         return (self.num_tokens + self.block_size - 1) // self.block_size
 
     @property
@@ -128,17 +131,20 @@ class Sequence:
         return self.token_ids[self.num_cached_tokens : self.num_computed_after_step]
 
     def block(self, i: int) -> list[int]:
-        """Token ids of the i-th logical block.
+        """Token ids of the i-th logical block: `block_size` of them, in the last block perhaps fewer.
 
         Raises:
-            IndexError: there is no such block.
+            IndexError: there is no such block; they are numbered from 0, and never from the end.
         """
         if not 0 <= i < self.num_blocks:
             raise IndexError(f"block {i} does not exist: the sequence has {self.num_blocks} blocks")
         return self.token_ids[i * self.block_size : (i + 1) * self.block_size]
 
     def append_token(self, token_id: int) -> None:
-        """Add a generated token. Its keys and values are computed in the step after."""
+        """Add a generated token: now it is the last one, and there is one token more.
+
+        Its keys and values are computed in the step after.
+        """
         self.token_ids.append(token_id)
         self.last_token = token_id
         self.num_tokens += 1
@@ -168,9 +174,16 @@ class Sequence:
         self.finish_reason = self.stop_reason = self.error = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker process needs of this step: in decode only the last token, not the whole history."""
+        """What pickle sends to a worker process: all attributes, with empty lists for what this step does not need.
+
+        A worker never looks at `block_hashes`. It reads the tokens that it computes from `token_ids`, unless only
+        one is left that has no keys and values yet: that is `last_token`. The sequence itself stays as it is.
+
+        Returns:
+            the attributes by name; pickle makes them the attributes of the worker's copy.
+        """
         state = self.__dict__.copy()
         state["block_hashes"] = []
-        if self.num_completion_tokens > 0 and self.num_cached_tokens >= self.num_tokens - 1:
+        if self.num_cached_tokens == self.num_tokens - 1:
             state["token_ids"] = []
         return state

@@ -13,6 +13,7 @@ _LAZY = {
     "BlockTable": "widgets",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
+    "SequenceView": "widgets",
     "Timeline": "widgets",
     "record": "record",
     "record_scheduler": "record",

@@ -1,4 +1,4 @@
-"""The widgets of scheduling and paging: BlockTable, Timeline, PrefixExplorer, BlockSizeExplorer, PrefixSimulation."""
+"""The widgets of scheduling and paging: SequenceView, BlockTable, Timeline and those about the prefix cache."""
 
 # What a subclass says is documented in StepWidget.
 # ruff: noqa: D102
@@ -14,6 +14,7 @@ from .block_table import describe_step, draw_blocks, find_bookmarks, lay_out
 from .drawing import Drawing, stack
 from .player import CSS
 from .record import token_texts
+from .sequence_view import describe_moment, draw_sequence, find_moments, moment, num_lines
 from .step_widget import Frame, Question, StepWidget
 from .timeline import cursor_positions, describe_run, draw_timeline, has_times, totals_table
 from .trace import Trace, find_problems, name_of
@@ -35,7 +36,11 @@ class _TraceWidget(StepWidget):
 
     def caption(self, step: int) -> str:
         wrong = [problem.message for problem in self.problems if problem.step == step]
-        return describe_step(self.trace, step) + (" Wrong here: " + "; ".join(wrong) + "." if wrong else "")
+        return self.describe(step) + (" Wrong here: " + "; ".join(wrong) + "." if wrong else "")
+
+    def describe(self, step: int) -> str:
+        """What happens in a step, in sentences."""
+        return describe_step(self.trace, step)
 
     def default_bookmarks(self) -> dict[str, int]:
         marks = {"problem": self.problems[0].step} if self.problems else {}
@@ -154,6 +159,55 @@ class Timeline(_TraceWidget):
     @t.observe("time_unit")
     def _on_unit(self, _: Any) -> None:
         self.refresh()
+
+
+class SequenceView(_TraceWidget):
+    """One sequence of a run: its state, and its tokens in logical blocks, as cached, scheduled and waiting ones.
+
+    It opens where the sequence arrives.
+
+    Args:
+        trace: a recorded run, a learner's too.
+        name: letter of the sequence in the trace.
+        predict, complete: as for `BlockTable`.
+
+    Raises:
+        ValueError: the trace has no such sequence; names those that it has.
+    """
+
+    def __init__(
+        self, trace: Trace, name: str = "A", predict: bool = False, complete: bool = True, **kwargs: Any
+    ) -> None:
+        names = {seq["name"]: int(seq_id) for seq_id, seq in trace["seqs"].items()}
+        if name not in names:
+            raise ValueError(f"the trace has no sequence {name!r}, but {', '.join(names)}")
+        self.seq_id, self.title = names[name], f"life of sequence {name}"
+        self._num_lines = num_lines(trace, self.seq_id)
+        super().__init__(trace, predict, complete, **kwargs)
+        if not self.problems:
+            self.step = min(trace["seqs"][str(self.seq_id)]["arrive"], self.num_steps - 1)
+
+    def describe(self, step: int) -> str:
+        return describe_moment(self.trace, self.seq_id, step)
+
+    def draw(self, step: int) -> Frame:
+        return Frame(draw_sequence(self.trace, self.seq_id, step, self._num_lines))
+
+    def default_bookmarks(self) -> dict[str, int]:
+        marks = {"problem": self.problems[0].step} if self.problems else {}
+        return {**marks, **find_moments(self.trace, self.seq_id)}
+
+    def default_questions(self) -> dict[int, Question]:
+        marks, block_size = find_moments(self.trace, self.seq_id), self.trace["config"]["block_size"]
+        name, questions = name_of(self.trace, self.seq_id), {}
+        if "a block more" in marks:
+            now = moment(self.trace, self.seq_id, marks["a block more"])
+            text = f"{name} has {now.num_tokens} tokens now, in blocks of {block_size}. How many blocks does it need?"
+            questions[marks["a block more"]] = Question(text, str(-(-now.num_tokens // block_size)))
+        if "preemption" in marks:
+            text = f"{name} has to give its blocks back. How many of its tokens are still cached afterwards?"
+            questions[marks["preemption"]] = Question(text, "0")
+        return questions
 
 
 PRESETS = {

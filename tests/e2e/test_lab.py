@@ -66,6 +66,18 @@ def test_timeline_and_block_table_share_a_cursor(page):
     take_screenshot(timeline, "lab_timeline_light")
 
 
+def test_a_life_is_stepped_through(page):
+    box = widget(page, 6)
+    expect(step_of(box)).to_have_attribute("data-step", "4")
+    button(box, "next step").click()
+    expect(box.locator('g[data-kind="scheduled"]')).to_have_attribute("data-count", "1")
+    button(box, "jump to: preemption").click()
+    expect(step_of(box)).to_have_attribute("data-step", "9")
+    expect(box.locator('g[data-state="WAITING"]')).to_have_attribute("data-current", "1")
+    expect(box.get_by_role("status")).to_contain_text("it loses its blocks")
+    take_screenshot(box, "lab_sequence_view_light")
+
+
 def test_play_moves_by_itself_while_the_kernel_is_free(page):
     table = widget(page, 0)
     run_code(page, "bt.step = 11")
@@ -119,7 +131,7 @@ def test_block_size_and_simulation_follow_their_sliders(page):
 def test_dark_theme(page):
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
-    names = ("block_table", "timeline", "predict", "prefix", "block_size", "simulation")
+    names = ("block_table", "timeline", "predict", "prefix", "block_size", "simulation", "sequence_view")
     for n, name in enumerate(names):
         box = widget(page, n)
         color = (

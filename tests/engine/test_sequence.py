@@ -108,10 +108,12 @@ def test_a_pickled_prefill_keeps_every_scheduled_token(prompt, num_generated, da
     assert copy.is_cut == seq.is_cut
 
 
-def test_a_sequence_in_decode_pickles_small():
+@pytest.mark.parametrize("num_generated", [0, 1], ids=["a prompt found in the cache but for one token", "decode"])
+def test_a_sequence_with_one_token_to_compute_pickles_small(num_generated):
     def size(num_tokens):
-        seq = Sequence([70000] * num_tokens, block_size=256)
-        seq.append_token(70000)
+        seq = Sequence([70000] * (num_tokens + 1 - num_generated), block_size=256)
+        for _ in range(num_generated):
+            seq.append_token(70000)
         seq.num_cached_tokens, seq.num_scheduled_tokens = num_tokens, 1
         seq.block_hashes = [2**63] * (num_tokens // 256)
         return len(pickle.dumps(seq))

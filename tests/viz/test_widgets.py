@@ -15,7 +15,7 @@ from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.viz.player import PlayerData, html_player
 from nanovllm.viz.record import record_scheduler
-from nanovllm.viz.widgets import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, Timeline
+from nanovllm.viz.widgets import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, SequenceView, Timeline
 
 KINDS = ("application/vnd.jupyter.widget-view+json", "text/html", "image/png", "text/plain")
 
@@ -46,6 +46,7 @@ def make(name, words=None):
         "BlockTable": lambda: BlockTable(story),
         "BlockTable predicting": lambda: BlockTable(story, predict=True),
         "BlockTable of the batch": lambda: BlockTable(viz.load_trace("batch")),
+        "SequenceView": lambda: SequenceView(story, "C"),
         "Timeline": lambda: Timeline(viz.load_trace("batch"), compare={"story": story}),
         "PrefixExplorer": lambda: PrefixExplorer(words),
         "BlockSizeExplorer": lambda: BlockSizeExplorer(),
@@ -57,6 +58,7 @@ NAMES = (
     "BlockTable",
     "BlockTable predicting",
     "BlockTable of the batch",
+    "SequenceView",
     "Timeline",
     "PrefixExplorer",
     "BlockSizeExplorer",

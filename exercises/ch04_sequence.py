@@ -1,0 +1,60 @@
+"""Your answers to chapter 04, sequence.
+
+Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
+marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+"""
+
+# derived: 026832db9d24
+# ruff: noqa
+# mypy: ignore-errors
+# fmt: off
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from enum import Enum, auto
+from typing import Any
+from nanovllm.sampling_params import SamplingParams
+from nanovllm.engine.sequence import PENDING_TOKEN, SequenceStatus, Sequence
+
+
+# --- ch04.num_blocks
+@property
+def num_blocks(self) -> int:
+    """Blocks that `num_tokens` tokens need; the last one may be partly filled.
+
+    Count with `num_tokens`: in a worker process, `token_ids` may be empty.
+    """
+    raise NotImplementedError("ch04.num_blocks")
+
+
+# --- ch04.block
+def block(self, i: int) -> list[int]:
+    """Token ids of the i-th logical block: `block_size` of them, in the last block perhaps fewer.
+
+    Raises:
+        IndexError: there is no such block; they are numbered from 0, and never from the end.
+    """
+    raise NotImplementedError("ch04.block")
+
+
+# --- ch04.append_token
+def append_token(self, token_id: int) -> None:
+    """Add a generated token: now it is the last one, and there is one token more.
+
+    Its keys and values are computed in the step after.
+    """
+    raise NotImplementedError("ch04.append_token")
+
+
+# --- ch04.__getstate__
+def __getstate__(self) -> dict[str, Any]:
+    """What pickle sends to a worker process: all attributes, with empty lists for what this step does not need.
+
+    A worker never looks at `block_hashes`. It reads the tokens that it computes from `token_ids`, unless only
+    one is left that has no keys and values yet: that is `last_token`. The sequence itself stays as it is.
+
+    Returns:
+        the attributes by name; pickle makes them the attributes of the worker's copy.
+    """
+    raise NotImplementedError("ch04.__getstate__")

@@ -1,0 +1,80 @@
+"""Our answers to chapter 04, sequence, cut out of nanovllm/, each with its reason."""
+
+# ruff: noqa
+# mypy: ignore-errors
+# fmt: off
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from enum import Enum, auto
+from typing import Any
+from nanovllm.sampling_params import SamplingParams
+from nanovllm.engine.sequence import PENDING_TOKEN, SequenceStatus, Sequence
+
+
+# --- ch04.num_blocks
+# Adding block_size - 1 before a division that rounds down makes it round up, with whole numbers only, so it is exact
+# at any length. At a full block nothing is left over, and no empty block is counted. As a property it needs no
+# bookkeeping: whoever appends a token cannot forget to update it. It counts num_tokens and not the list, because in a
+# worker process the list may have stayed at home.
+@property
+def num_blocks(self) -> int:
+    """Blocks that `num_tokens` tokens need; the last one may be partly filled.
+
+    Count with `num_tokens`: in a worker process, `token_ids` may be empty.
+    """
+    return (self.num_tokens + self.block_size - 1) // self.block_size
+
+
+# --- ch04.block
+# Slices never complain: a slice outside of the list is empty, and a negative number counts from the end. Here both
+# would hide a mistake of the caller. The block manager makes names of blocks from these tokens, and an empty or a wrong
+# block with a good name would hand one request's memory to another. So the range is checked first. block_table has no
+# say in it: logical blocks are there as soon as the tokens are, long before the first physical one.
+def block(self, i: int) -> list[int]:
+    """Token ids of the i-th logical block: `block_size` of them, in the last block perhaps fewer.
+
+    Raises:
+        IndexError: there is no such block; they are numbered from 0, and never from the end.
+    """
+    if not 0 <= i < self.num_blocks:
+        raise IndexError(f"block {i} does not exist: the sequence has {self.num_blocks} blocks")
+    return self.token_ids[i * self.block_size : (i + 1) * self.block_size]
+
+
+# --- ch04.append_token
+# Three attributes tell of the same thing, so they have to change together, in one place. num_cached_tokens stays: the
+# model has produced this token, but has not read it yet; its keys and values come in the next step. That is why a
+# running sequence always has exactly one token that waits. Everything else that depends on the length is a property
+# and follows by itself.
+def append_token(self, token_id: int) -> None:
+    """Add a generated token: now it is the last one, and there is one token more.
+
+    Its keys and values are computed in the step after.
+    """
+    self.token_ids.append(token_id)
+    self.last_token = token_id
+    self.num_tokens += 1
+
+
+# --- ch04.__getstate__
+# In a decode step a worker computes one token, and that is last_token; thousands of older ones would travel for
+# nothing, in every step. What decides is how many tokens have no keys and values yet. The status is RUNNING in the
+# last part of a prefill, too; a completion may have been preempted and have to be computed again from the start; and a
+# step may compute one token of a prompt that was cut. The copy matters: the attributes of the sequence itself must
+# not change because somebody sent it.
+def __getstate__(self) -> dict[str, Any]:
+    """What pickle sends to a worker process: all attributes, with empty lists for what this step does not need.
+
+    A worker never looks at `block_hashes`. It reads the tokens that it computes from `token_ids`, unless only
+    one is left that has no keys and values yet: that is `last_token`. The sequence itself stays as it is.
+
+    Returns:
+        the attributes by name; pickle makes them the attributes of the worker's copy.
+    """
+    state = self.__dict__.copy()
+    state["block_hashes"] = []
+    if self.num_cached_tokens == self.num_tokens - 1:
+        state["token_ids"] = []
+    return state
