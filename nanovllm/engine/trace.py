@@ -4,7 +4,6 @@ Nothing is recorded, and nothing costs time, unless a recorder is attached.
 """
 
 import platform
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,7 @@ class TraceRecorder:
         self.attach()
 
     def attach(self) -> None:
-        """Start recording; the first entry is the state as it is now."""
+        """Start recording, or begin anew after an interrupted step; the first entry is the state as it is now."""
         self.scheduler.recorder = self.scheduler.block_manager.recorder = self
         self.end_step("init", [], None)
 
@@ -91,10 +90,6 @@ class TraceRecorder:
         for name in HASHES & data.keys():
             data[name] = as_hex(data[name])
         self.events.append({"event": kind, "seq": seq.seq_id, **data})
-
-    def start_step(self) -> float:
-        """Time at which a step starts, in seconds."""
-        return time.perf_counter()
 
     def end_step(self, kind: str, scheduled: list[tuple[int, int]], ms: float | None) -> None:
         """Close a step: `scheduled` are pairs of sequence id and number of tokens computed."""
