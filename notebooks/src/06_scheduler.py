@@ -123,15 +123,15 @@ Timeline(continuous, compare={"static": static}, name="continuous")
 
 # %%
 figure, axis = plt.subplots(figsize=(8, 2))
-for x, name, color in [(0.2, "waiting", GRAY), (3.2, "running", BLUE), (6.4, "finished", GREEN)]:
+for x, name, color in [(0.2, "waiting", GRAY), (3.6, "running", BLUE), (6.9, "finished", GREEN)]:
     axis.add_patch(plt.Rectangle((x, 0.5), 1.6, 0.8, facecolor=color, edgecolor="black"))
     axis.text(x + 0.8, 0.9, name, ha="center", va="center", fontsize=12, color="black")
-moves = [((-0.6, 0.9), (0.2, 0.9), "add", (-0.55, 1.0)), ((1.8, 1.1), (3.2, 1.1), "schedule_prefill", (1.87, 1.2))]
-moves += [((3.2, 0.7), (1.8, 0.7), "preempt", (2.15, 0.45)), ((4.8, 0.9), (6.4, 0.9), "postprocess", (5.0, 1.0))]
+moves = [((-0.6, 0.9), (0.2, 0.9), "add", (-0.5, 1.0)), ((1.8, 1.1), (3.6, 1.1), "schedule_prefill", (1.95, 1.2))]
+moves += [((3.6, 0.7), (1.8, 0.7), "preempt", (2.25, 0.48)), ((5.2, 0.9), (6.9, 0.9), "postprocess", (5.4, 1.0))]
 for start, end, name, place in moves:
     axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "black"})
     axis.text(*place, name, fontsize=9, color="black")
-axis.set(xlim=(-0.7, 8.1), ylim=(0.2, 1.6), title="the life of a request, and what moves it")
+axis.set(xlim=(-0.7, 8.6), ylim=(0.2, 1.6), title="the life of a request, and what moves it")
 axis.axis("off")
 plt.show()
 
@@ -233,7 +233,7 @@ print(f"You expect {my_guess}. It is {seq.num_cached_tokens}, and num_tokens is 
 # {{exercise ch06.postprocess}}
 
 # %% [markdown]
-# Plugged in: four answers of different lengths, and the number of free blocks after every step. The moment an answer
+# Plugged in: three answers of different lengths, and the number of free blocks after every step. The moment an answer
 # is over, its blocks are free. `my_run` runs your engine and records what it does. If a step raises, or there
 # is no end, it is drawn up to there.
 
@@ -247,8 +247,13 @@ def my_run(prompts, params, arrive=None, expects=None, **options):
         return record(llm, prompts, params, arrive, max_steps=200, keep_error=True)
 
 
-wishes = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (4, 16, 9, 25)]
-trace = my_run(beginnings, wishes, num_kvcache_blocks=40)
+openings = ["Once upon a time, there was a little girl named Mia. She had a red kite."]
+openings += [
+    "One day, Tom and Mia went to the park. The sun was warm.",
+    "A small frog sat in the pond and was very sad.",
+]
+wishes = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (6, 24, 15)]
+trace = my_run(openings, wishes, num_kvcache_blocks=40)
 free = [len(moment["after"]["free"]) for moment in trace["steps"]]
 figure, axis = plt.subplots()
 axis.step(range(len(free)), free, where="post", color=GREEN, linewidth=2)
@@ -372,8 +377,8 @@ figure, axis = plt.subplots()
 labels = [str(budget) for budget in budgets]
 axis.plot(labels, pauses, color=ORANGE, marker="o", label="longest pause of a reader")
 axis.plot(labels, longest_steps, color=BLUE, marker="s", label="longest step")
-axis.set(xlabel="max_num_batched_tokens", ylabel="milliseconds, measured on this run", ylim=0)
-axis.set_title("while a prompt of 400 tokens is read")
+axis.set(xlabel="max_num_batched_tokens", ylabel="milliseconds", ylim=0)
+axis.set_title("while a prompt of 400 tokens is read, measured on this run")
 axis.legend(frameon=False)
 plt.show()
 
@@ -479,13 +484,15 @@ for looks, name, color, marker in [(False, "what fits now", ORANGE, "o"), (True,
     runs = [totals(simulate(looks_ahead=looks, num_kvcache_blocks=pool)) for pool in pools]
     for axis, key, title in zip(axes, ["recomputed", "steps"], ["tokens computed again", "steps"], strict=True):
         axis.plot([str(n) for n in pools], [run[key] for run in runs], color=color, marker=marker, label=name)
-        axis.set(xlabel="blocks in the pool", title=title, ylim=0)
+        axis.set(xlabel="blocks in the pool", title=title)
+        axis.set_ylim(0, max(1.08 * runs[0][key], axis.get_ylim()[1]))
 axes[0].legend(frameon=False)
 plt.show()
+print("tokens of all prompts:", sum(len(seq["prompt_ids"]) for seq in simulate()["seqs"].values()))
 
 # %% [markdown]
-# The prompts of all 24 have 532 tokens. Without looking ahead, nearly as many are computed again. Looking ahead
-# avoids almost all of it. It has a price: careful admission leaves some blocks empty, so there are more steps.
+# Without looking ahead, nearly as many tokens are computed again as all prompts have. Looking ahead avoids almost all
+# of it. It has a price: careful admission leaves some blocks empty, so there are more steps.
 # They are cheap ones; those it saves read whole prompts a second time.
 #
 # ## Other ways
