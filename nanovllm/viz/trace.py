@@ -101,11 +101,17 @@ def complete_events(trace: Trace) -> Trace:
     for i, step in enumerate(trace["steps"]):
         if step["kind"] == "error" or (i and step["kind"] == "init"):
             continue
-        told = {(event["event"], event["seq"], event.get("block")) for event in step["events"]}
+        told = {_what_happened(event) for event in step["events"]}
         for event in _derived_events(trace, i):
-            if (event["event"], event["seq"], event.get("block")) not in told:
+            if _what_happened(event) not in told:
                 step["events"].append({**event, "derived": True})
     return trace
+
+
+def _what_happened(event: dict[str, Any]) -> tuple[Any, ...]:
+    # A block that was new to one sequence and shared by the next in the same step looks shared by both afterwards.
+    kind = "got" if event["event"] in ("append", "share") else event["event"]
+    return kind, event["seq"], event.get("block")
 
 
 def _derived_events(trace: Trace, i: int) -> Iterator[dict[str, Any]]:

@@ -443,7 +443,7 @@ tight = my_run(stories, wish, expects=2, num_kvcache_blocks=12, max_num_seqs=4, 
 
 timeline, table = Timeline(tight), BlockTable(tight)
 table.follow(timeline)
-timeline.step = timeline.bookmarks.get("preempt", 0)
+timeline.step = timeline.bookmarks.get("preemption", 0)
 display(timeline, table)
 
 # %%

@@ -305,6 +305,16 @@ def test_a_run_that_raises_is_drawn_up_to_there():
     assert check_trace(trace) == ["step 2: the engine raised KeyError: 'seq'"]
 
 
+def test_nothing_is_derived_where_the_engine_has_told_everything():
+    prompt = list(range(1, 10))
+    config = Config("qwen3-tiny", max_model_len=64, kvcache_block_size=4, num_kvcache_blocks=16, device="cpu")
+    # The second finds blocks that the first has taken in the same step.
+    trace = record_scheduler(Scheduler(config), config, [prompt, prompt], SamplingParams(max_tokens=2))
+    events = [event for step in trace["steps"] for event in step["events"]]
+    assert [event["seq"] for event in events if event["event"] == "share"] == [1, 1]
+    assert not any("derived" in event for event in events)
+
+
 SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 64, "device": "cpu"}
 
 
