@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 700b83b1373e
+# derived: d17691a0dd2e
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -55,14 +55,14 @@ def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_pref
 def schedule_prefill(self) -> list[Sequence]:
     """Let waiting sequences into the next step, first come first served, until the first that may not join.
 
-    A sequence computes what is not in the cache yet, at most what is left of `max_num_batched_tokens`. One that
-    is cut there ends the step: it stays at the head of `waiting`, with its blocks, and goes on in the next step.
-    One that is not cut is running from now on.
+    `may_join(seq, budget)` says whether the head of `waiting` can take part when `budget` tokens are left of
+    `max_num_batched_tokens`. A sequence without blocks is admitted: `admit(seq)` gives it blocks for all its tokens
+    and sets `num_cached_tokens`. What is not cached it computes, at most what is left of the budget; this is its
+    `num_scheduled_tokens`. Then `block_manager.hash_blocks(seq)` lets others find the blocks that the step fills.
 
-    Before: `may_join(seq, budget)` says whether the head of `waiting` can take part when `budget` tokens are left.
-    `admit(seq)` gives a sequence that has no blocks yet blocks for all its tokens, and sets `num_cached_tokens`.
-    After: `num_scheduled_tokens` is set, and only then has `block_manager.hash_blocks(seq)` made the blocks that
-    the step fills findable. Those that run are at the end of `running`, with the status RUNNING.
+    A sequence that the budget cuts (`seq.is_cut`) ends the step: it stays at the head of `waiting`, keeps its
+    blocks, and goes on in the next step. One that is not cut runs from now on: it is at the end of `running`, with
+    the status RUNNING.
 
     Returns:
         the sequences of the step, in order; none if nobody can join.

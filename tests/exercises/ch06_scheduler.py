@@ -20,6 +20,7 @@ class Desk:
     def __init__(
         self, engine: Engine, check: Check, num_blocks=40, block_size=4, budget=64, max_num_seqs=8, longest=64
     ):
+        longest = min(longest, num_blocks * block_size)
         config = SimpleNamespace(
             num_kvcache_blocks=num_blocks,
             kvcache_block_size=block_size,
@@ -89,7 +90,9 @@ class Desk:
         """One call of schedule_prefill; what it chose is checked, and computed."""
         waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
         known = {seq.seq_id: (seq.num_cached_tokens if seq.block_table else None) for seq in self.seqs}
-        seqs = list(self.scheduler.schedule_prefill())
+        seqs = self.scheduler.schedule_prefill()
+        if not self.check.equal("what schedule_prefill returns is a", type(seqs).__name__, "list"):
+            seqs = []
         self.check.step(f"schedule_prefill: {', '.join(self.plan(seqs)) or 'nobody'}")
         plan = self.plan(seqs)
         self.check_choice(seqs, waiting, running, known)
@@ -232,6 +235,19 @@ def equal_prompts_share_in_the_same_step(engine, check):
     for _ in range(3):
         desk.add(range(100, 110))
     check.equal("who computes how many tokens", desk.prefill(), ["A 10", "B 2", "C 2"])
+
+
+@case("ch06.schedule_prefill")
+def one_that_was_preempted(engine, check):
+    """A has a prompt of two tokens and has written two when it is preempted. None of them is cached."""
+    desk = Desk(engine, check)
+    seq = desk.add(2)
+    desk.prefill()
+    desk.decode()
+    desk.scheduler.preempt(seq)
+    check.step("A is preempted, and comes back: prompt and answer so far have to be computed")
+    check.equal("who computes how many tokens", desk.prefill(), ["A 4"])
+    check.equal("the queues", desk.queues(), "waiting , running A")
 
 
 @case("ch06.schedule_prefill")
