@@ -4,6 +4,7 @@ Nothing is recorded, and nothing costs time, unless a recorder is attached.
 """
 
 import platform
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,10 @@ class TraceRecorder:
         for name in HASHES & data.keys():
             data[name] = as_hex(data[name])
         self.events.append({"event": kind, "seq": seq.seq_id, **data})
+
+    def start_step(self) -> float:
+        """Time at which a step starts, in seconds."""
+        return time.perf_counter()
 
     def end_step(self, kind: str, scheduled: list[tuple[int, int]], ms: float | None) -> None:
         """Close a step: `scheduled` are pairs of sequence id and number of tokens computed."""
