@@ -55,8 +55,8 @@ logging.disable(logging.WARNING)  # the engine warns of very small pools; here t
 # Four sequences can run at once, and twelve requests want answers of very different lengths. The plain way is
 # **static batching**: fill the four seats, wait until all four are done, and fill them again.
 #
-# Our engine does not work that way. To see what it would cost we build it: the scheduler below lets nobody in
-# while anybody runs.
+# Our engine does not work that way. To see what it would cost we build it. `schedule_prefill` is what lets requests
+# in; below, it lets nobody in while anybody runs.
 
 
 # %%
@@ -140,6 +140,9 @@ plt.show()
 # the first of the two. You will write what it calls.
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.schedule}}
+#
+# (The loop at its start is for a rare end: a sequence that has outgrown the whole pool gets an error, and all others
+# go on.)
 #
 # The scheduler never sees the model. It works with lengths and block numbers alone, so we can drive it by hand
 # and make up the tokens. The function `step` below is all that an engine does, but for the model.
@@ -384,14 +387,13 @@ plt.show()
 
 # %% [markdown]
 # A small budget makes every step short. It does not make the pause short: prefill goes first here, so decode waits
-# for *all* chunks, and many small steps cost more than one large one.
+# for *all* chunks, and many small steps cost more than one large one. The pause is, at the same time, how long the
+# newcomer waits for its first token. Prefill first is kind to newcomers, and unkind to readers.
 #
-# What would help is a **mixed step**: the running sequences decode, and a chunk of the prompt takes what is left
-# of the budget. With a budget of 64 and four readers, 60 tokens are left for the prompt. It takes seven steps
-# either way, but the readers get 28 tokens meanwhile, not none. The pause would come down to the blue line.
-#
-# That is what vLLM does. We keep the two apart, because then each step has one shape, and the chapters to come
-# need only one picture at a time.
+# What would help is a **mixed step**: the running sequences decode, and a chunk of the prompt takes what is left of
+# the budget. With a budget of 64 and four readers, 60 tokens are left for the prompt. It takes seven steps either way,
+# but the readers get 28 tokens meanwhile, not none, and the pause comes down to the blue line. vLLM does that. We
+# keep the two apart: each step has one shape, and the chapters to come need one picture at a time.
 
 # %% [markdown]
 # ## When the blocks run out
