@@ -386,14 +386,14 @@ axis.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# A small budget makes every step short. It does not make the pause short: prefill goes first here, so decode waits
-# for *all* chunks, and many small steps cost more than one large one. The pause is, at the same time, how long the
-# newcomer waits for its first token. Prefill first is kind to newcomers, and unkind to readers.
+# A small budget makes every step short. It does not make the pause short: decode waits for *all* chunks, and many
+# small steps cost more than one large one. The pause is also how long the newcomer waits for its first token.
+# Prefill first is kind to newcomers, and unkind to readers.
 #
 # What would help is a **mixed step**: the running sequences decode, and a chunk of the prompt takes what is left of
-# the budget. With a budget of 64 and four readers, 60 tokens are left for the prompt. It takes seven steps either way,
-# but the readers get 28 tokens meanwhile, not none, and the pause comes down to the blue line. vLLM does that. We
-# keep the two apart: each step has one shape, and the chapters to come need one picture at a time.
+# the budget. With a budget of 64 and four readers it takes seven steps either way, but the readers get 28 tokens
+# meanwhile, not none, and the pause comes down to the blue line. vLLM does that. We keep the two apart: each step
+# has one shape, and the chapters to come need one picture at a time.
 
 # %% [markdown]
 # ## When the blocks run out
