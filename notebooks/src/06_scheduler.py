@@ -392,8 +392,8 @@ plt.show()
 #
 # What would help is a **mixed step**: the running sequences decode, and a chunk of the prompt takes what is left of
 # the budget. With a budget of 64 and four readers it takes seven steps either way, but the readers get 28 tokens
-# meanwhile, not none, and the pause comes down to the blue line. vLLM does that. We keep the two apart: each step
-# has one shape, and the chapters to come need one picture at a time.
+# meanwhile, not none, and the pause comes down to the blue line. vLLM does that. We keep the two apart, so that each
+# step has one shape.
 
 # %% [markdown]
 # ## When the blocks run out
