@@ -494,8 +494,8 @@ print("tokens of all prompts:", sum(len(seq["prompt_ids"]) for seq in simulate()
 
 # %% [markdown]
 # Without looking ahead, nearly as many tokens are computed again as all prompts have. Looking ahead avoids almost all
-# of it. It has a price: careful admission leaves some blocks empty, so there are more steps.
-# They are cheap ones; those it saves read whole prompts a second time.
+# of it. It has a price: careful admission leaves some blocks empty, so there are a few more steps. With prompts as
+# short as these that may not pay. A prompt of thousands of tokens that is read twice stops everybody twice.
 #
 # ## Other ways
 #
