@@ -242,8 +242,8 @@ def record(package: Package) -> dict[str, Any]:
     module = package.load()
     params = module.SamplingParams(temperature=0.0, max_tokens=ROUNDS[-1])
     with module.LLM("qwen3-tiny", **(ENGINE_OPTIONS | {"device": "cpu"} | package.options)) as llm:
-        llm.scheduler.sorted_lengths = [ROUNDS[0]]  # as if answers had been short so far
         recorder = TraceRecorder(llm, made_by="show")
+        llm.scheduler.sorted_lengths = [ROUNDS[0]]  # as if answers had been short so far
         for i, prompt in enumerate(PROMPTS):
             llm.add_request(prompt, params)
             for _ in range(2 * (i % 2) if i < len(PROMPTS) - 1 else 100):
