@@ -271,7 +271,8 @@ plt.show()
 # ## Coming in
 #
 # The other half: who may come in? `schedule_prefill` looks at the head of the queue, again and again, until
-# somebody may not join. Here is how that is decided. This code is given.
+# somebody may not join. Here is how that is decided. This code is given. (`_note` tells the recorder, from which the
+# pictures are drawn.)
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.may_join}}
 #
