@@ -512,6 +512,20 @@ def a_cut_prompt_gets_no_token(engine, check):
 
 
 @case("ch06.postprocess")
+def a_cut_prompt_that_ends_with_an_end_token(engine, check):
+    """A's prompt of twelve tokens ends with the model's end token, as a conversation may. A step computes eight."""
+    desk = Desk(engine, check, budget=8)
+    seq = desk.add([*range(100, 111), EOS])
+    desk.step(7)
+    check.equal("finished after the first chunk", seq.is_finished, False)
+    check.equal("the queues", desk.queues(), "waiting A, running ")
+    desk.step(7)
+    check.equal("the queues after the second", desk.queues(), "waiting , running A")
+    check.equal("generated tokens", list(seq.completion_token_ids), [7])
+    desk.observe()
+
+
+@case("ch06.postprocess")
 def a_prompt_from_the_cache(engine, check):
     """B begins like A, so that eight of its ten tokens come from the cache. Then both decode."""
     desk = Desk(engine, check)
