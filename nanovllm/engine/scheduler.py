@@ -9,7 +9,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from .block_manager import BlockManager
@@ -84,8 +84,7 @@ class Scheduler:
                 f"{len(self.block_manager.blocks)}; shorten it or raise num_kvcache_blocks"
             )
         self.waiting.append(seq)
-        if self.recorder:
-            self.recorder.event("arrive", seq)
+        self._note("arrive", seq)
 
     def schedule(self) -> tuple[list[Sequence], bool]:
         """Choose the sequences of the next step and give them blocks.
@@ -94,44 +93,53 @@ class Scheduler:
             the sequences, with `num_scheduled_tokens` set, and whether the step is a prefill.
             Only the last sequence of a prefill can be cut (`seq.is_cut`).
         """
-        seqs = self._schedule_prefill()
-        if seqs:
-            return seqs, True
-        return self._schedule_decode(), False
+        while self.waiting and not self._fits_into_pool(self.waiting[0]):  # it grew before it was preempted
+            self._finish_outgrown(self.waiting[0])
+        seqs = self.schedule_prefill()
+        if not seqs:
+            return self.schedule_decode(), False
+        self.num_prefill_tokens += sum(seq.num_scheduled_tokens for seq in seqs)
+        return seqs, True
 
-    def _schedule_prefill(self) -> list[Sequence]:
-        """Admit waiting sequences in order, until one does not fit or the token budget is used up.
+    def schedule_prefill(self) -> list[Sequence]:
+        """Let waiting sequences into the next step, first come first served, until the first that may not join.
 
-        A prompt longer than what is left of the budget is cut there. It stays at the head of `waiting`, with
-        all its blocks, and goes on in the next step.
+        `may_join(seq, budget)` says whether the head of `waiting` can take part when `budget` tokens are left of
+        `max_num_batched_tokens`. A sequence without blocks is admitted: `admit(seq)` gives it blocks for all its tokens
+        and sets `num_cached_tokens`. What is not cached it computes, at most what is left of the budget; this is its
+        `num_scheduled_tokens`. Then `block_manager.hash_blocks(seq)` lets others find the blocks that the step fills.
+
+        A sequence that the budget cuts (`seq.is_cut`) ends the step: it stays at the head of `waiting`, keeps its
+        blocks, and goes on in the next step. One that is not cut runs from now on: it is at the end of `running`, with
+        the status RUNNING.
+
+        Returns:
+            the sequences of the step, in order; none if nobody can join.
         """
         scheduled: list[Sequence] = []
         budget = self.max_num_batched_tokens
-        while self.waiting:
+        while self.waiting and self.may_join(self.waiting[0], budget):
             seq = self.waiting[0]
-            if not self._fits_into_pool(seq):  # it was preempted at the last moment
-                self._finish_outgrown(seq)
-                continue
-            reason = self._refusal(seq, budget)
-            if reason:
-                if self.recorder:
-                    self.recorder.event("refuse", seq, reason=reason)
-                break
             if not seq.block_table:
-                self._admit(seq)
+                self.admit(seq)
             seq.num_scheduled_tokens = min(seq.num_tokens - seq.num_cached_tokens, budget)
             budget -= seq.num_scheduled_tokens
-            self.num_prefill_tokens += seq.num_scheduled_tokens
             self.block_manager.hash_blocks(seq)
             scheduled.append(seq)
             if seq.is_cut:
                 break
-            self.waiting.popleft()
+            self.running.append(self.waiting.popleft())
             seq.status = SequenceStatus.RUNNING
-            self.running.append(seq)
         return scheduled
 
-    def _refusal(self, seq: Sequence, budget: int) -> str | None:
+    def may_join(self, seq: Sequence, budget: int) -> bool:
+        """Whether the head of `waiting` can join a prefill that has `budget` tokens left; a recorder hears why not."""
+        reason = self.refusal(seq, budget)
+        if reason:
+            self._note("refuse", seq, reason=reason)
+        return reason is None
+
+    def refusal(self, seq: Sequence, budget: int) -> str | None:
         """Why the head of `waiting` cannot join this step, or None if it can."""
         if budget == 0:
             return "token_budget"
@@ -147,24 +155,25 @@ class Scheduler:
             return "no_headroom"
         return None
 
-    def _admit(self, seq: Sequence) -> None:
+    def admit(self, seq: Sequence) -> None:
+        """Give a waiting sequence its blocks; what the prefix cache has of it need not be computed."""
         self.block_manager.allocate(seq)
         if seq.num_prefix_hit_tokens is None:
             seq.num_prefix_hit_tokens = seq.num_cached_tokens
-        if self.recorder:
-            self.recorder.event("admit", seq, cached=seq.num_cached_tokens, new=seq.num_tokens - seq.num_cached_tokens)
+        self._note("admit", seq, cached=seq.num_cached_tokens, new=seq.num_tokens - seq.num_cached_tokens)
 
-    def _schedule_decode(self) -> list[Sequence]:
+    def schedule_decode(self) -> list[Sequence]:
         """One token for each running sequence, oldest first; the newest makes room if blocks run out."""
         scheduled: list[Sequence] = []
         for seq in list(self.running):
-            if seq.has_pending_token and (self._is_at_limit(seq) or not self._fits_into_pool(seq)):
+            fits = self._fits_into_pool(seq)
+            if seq.has_pending_token and (not fits or self.finish_reason(seq)):
                 continue  # what may be its last token is on its way
             if seq.status is not SequenceStatus.RUNNING:  # preempted a moment ago
                 continue
-            if not self._fits_into_pool(seq):
+            if not fits:
                 self._finish_outgrown(seq)
-            elif self._make_room(seq):
+            elif self.make_room(seq):
                 self.block_manager.may_append(seq)
                 seq.num_scheduled_tokens = 1
                 self.block_manager.hash_blocks(seq)
@@ -180,8 +189,15 @@ class Scheduler:
         seq.error += "raise num_kvcache_blocks or lower max_tokens"
         self.finish(seq, "error")
 
-    def _make_room(self, seq: Sequence) -> bool:
-        """Preempt the newest running sequences until `seq` has a slot for its token; False if it had to go itself."""
+    def make_room(self, seq: Sequence) -> bool:
+        """Preempt running sequences, the newest first, until there is a slot for the last token of `seq`.
+
+        Nobody is preempted if there is one already (`block_manager.can_append(seq)`). The end of `running` is the
+        newest; it may be `seq` itself.
+
+        Returns:
+            whether there is a slot; False if `seq` was preempted itself.
+        """
         while not self.block_manager.can_append(seq):
             newest = self.running[-1]
             self.preempt(newest)
@@ -190,9 +206,10 @@ class Scheduler:
         return True
 
     def preempt(self, seq: Sequence) -> None:
-        """Take a running sequence's blocks and put it back at the head of `waiting`; its tokens are kept.
+        """Take the blocks of a running sequence, and have it wait again, as the very next; its tokens are kept.
 
-        When it is admitted again, its keys and values are recomputed, but for what the prefix cache still has.
+        Nothing of it is scheduled any more. `num_preemptions` counts it. When it is admitted again, its keys and
+        values are recomputed, but for what the prefix cache still has.
         """
         self.running.remove(seq)
         self.block_manager.deallocate(seq)
@@ -200,11 +217,14 @@ class Scheduler:
         seq.num_scheduled_tokens = 0
         self.waiting.appendleft(seq)
         self.num_preemptions += 1
-        if self.recorder:
-            self.recorder.event("preempt", seq)
+        self._note("preempt", seq)
 
     def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_prefill: bool) -> None:
         """Take in what the step computed, and finish the sequences that stop here.
+
+        The keys and values of all scheduled tokens of a sequence are in the cache now (`num_cached_tokens`), and
+        nothing of it is scheduled any more. A sampled token is appended; its own keys and values are computed in the
+        next step. If it was the last one (`finish_reason(seq)`), `finish(seq, reason)` ends the sequence.
 
         Args:
             seqs, is_prefill: what `schedule` returned.
@@ -216,24 +236,28 @@ class Scheduler:
             if token_id is None:
                 continue
             seq.append_token(token_id)
-            reason = self._finish_reason(seq)
+            reason = self.finish_reason(seq)
             if reason:
                 self.finish(seq, reason)
 
-    def _finish_reason(self, seq: Sequence) -> str | None:
-        """Whether the last token ends the sequence, and why; the order of the rules is vLLM's."""
+    def finish_reason(self, seq: Sequence) -> str | None:
+        """Why the last token of `seq` ends it, or None if it goes on. The first rule that holds decides.
+
+        1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request ignores them.
+        2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
+        3. "length": the request has generated `max_tokens` tokens, or prompt and answer together have
+           `self.max_model_len`.
+
+        What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`, `max_tokens`.
+        """
         params = seq.sampling_params
         if not params.ignore_eos and seq.last_token in self.eos:
             return "stop"
         if seq.last_token in params.stop_token_ids:
             seq.stop_reason = seq.last_token
             return "stop"
-        return "length" if self._is_at_limit(seq) else None
-
-    def _is_at_limit(self, seq: Sequence) -> bool:
-        """Whether the sequence may not get longer."""
-        too_long = seq.num_tokens >= self.max_model_len
-        return too_long or seq.num_completion_tokens >= seq.sampling_params.max_tokens
+        is_longest = seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len
+        return "length" if is_longest else None
 
     def advance(self, seqs: list[Sequence]) -> None:
         """First half of `postprocess`, for a step that is running: count it as computed, its tokens as pending."""
@@ -252,7 +276,7 @@ class Scheduler:
             if token_id is None or seq.is_finished:
                 continue
             seq.resolve_pending_token(token_id)
-            reason = self._finish_reason(seq)
+            reason = self.finish_reason(seq)
             if reason:
                 self.finish(seq, reason)
             else:
@@ -269,8 +293,7 @@ class Scheduler:
         if reason in ("stop", "length"):
             self.output_lengths.append(seq.num_completion_tokens)
             self.sorted_lengths = sorted(self.output_lengths)
-        if self.recorder:
-            self.recorder.event("finish", seq, reason=reason)
+        self._note("finish", seq, reason=reason)
 
     def take_finished(self) -> list[Sequence]:
         """The sequences finished since the last call."""
@@ -288,12 +311,13 @@ class Scheduler:
         """
         old = self.block_manager
         self.block_manager = BlockManager(len(old.blocks), old.block_size, old.enable_prefix_caching)
-        self.block_manager.recorder = self.recorder
         self.waiting.clear()
         self.running.clear()
         for seq in seqs:
             seq.rewind(seq.num_tokens - seq.has_pending_token)
             self.waiting.append(seq)
+        if self.recorder:
+            self.recorder.attach()
 
     def expected_peak_blocks(self, candidate: Sequence) -> float:
         """Most blocks in use at any time from now on, if `candidate` joined the running sequences.
@@ -327,3 +351,8 @@ class Scheduler:
         if num_longer == 0:
             return limit
         return min(limit, self.sorted_lengths[first_longer + int(num_longer * LENGTH_QUANTILE)] - length)
+
+    def _note(self, event: str, seq: Sequence, **data: Any) -> None:
+        """Tell the recorder, if one is attached."""
+        if self.recorder:
+            self.recorder.event(event, seq, **data)

@@ -77,7 +77,7 @@ class TraceRecorder:
         self.attach()
 
     def attach(self) -> None:
-        """Start recording; the first entry is the state as it is now."""
+        """Start recording, or begin anew after an interrupted step; the first entry is the state as it is now."""
         self.scheduler.recorder = self.scheduler.block_manager.recorder = self
         self.end_step("init", [], None)
 

@@ -31,6 +31,8 @@ def describe_step(trace: Trace, i: int) -> str:
     if step["kind"] == "error":
         return "The engine stopped here."
     start = {"init": "Start: nothing has been computed yet", "prefill": "Prefill", "decode": "Decode"}[step["kind"]]
+    if i and step["kind"] == "init":
+        start = "A step was interrupted: the cache is empty, and whoever is left waits with the tokens it has"
     sentences = [f"{start}: {work}" if work else start, *_describe_blocks(trace, step), *_describe_rest(trace, step)]
     return ". ".join(sentences) + "."
 

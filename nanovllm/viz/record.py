@@ -122,7 +122,9 @@ def _drive(
         if not keep_error:
             raise
         recorder.trace["error"] = f"{type(error).__name__}: {error}"
-        recorder.end_step("error", [], None)
+        if len(recorder.trace["steps"]) == 1 or recorder.trace["steps"][-1]["kind"] != "init":
+            recorder.end_step("error", [], None)
+        recorder.trace["steps"][-1]["kind"] = "error"  # an engine has begun anew already
     finally:
         recorder.detach()
 

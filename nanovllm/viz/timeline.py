@@ -13,11 +13,11 @@ from .trace import Trace, name_of, state_before
 LEFT, RIGHT, LANE, STRIP = 116.0, 850.0, 24.0, 52.0
 
 
-def edges(trace: Trace, unit: str = "step") -> list[float]:
-    """Left edge of each step and the right edge of the last, in units of the drawing.
+def sizes(trace: Trace, unit: str = "step") -> list[float]:
+    """How long each step is: 1, or its milliseconds.
 
     Args:
-        unit: "step" gives all the same width; "ms" makes a step as wide as it took.
+        unit: "step" or "ms".
 
     Raises:
         ValueError: the unit is unknown, or the steps were not timed.
@@ -27,10 +27,19 @@ def edges(trace: Trace, unit: str = "step") -> list[float]:
         raise ValueError(f"unit must be 'step' or 'ms', got {unit!r}")
     if unit == "ms" and not has_times(trace):
         raise ValueError("this trace has no times, so its unit can only be 'step'")
-    sizes = [1.0 if unit == "step" else float(step["ms"] or 0.0) for step in steps]
-    scale = min((RIGHT - LEFT) / (sum(sizes) or 1.0), 44.0 if unit == "step" else 1e9)
+    return [1.0 if unit == "step" else float(step["ms"] or 0.0) for step in steps]
+
+
+def edges(trace: Trace, unit: str = "step", longest: float = 0.0) -> list[float]:
+    """Left edge of each step and the right edge of the last, in units of the drawing.
+
+    Args:
+        unit: "step" gives all the same width; "ms" makes a step as wide as it took.
+        longest: sum of the sizes of a longer run with which this one is compared; both get the same scale.
+    """
+    scale = min((RIGHT - LEFT) / (max(longest, sum(sizes(trace, unit))) or 1.0), 44.0 if unit == "step" else 1e9)
     result = [LEFT]
-    for size in sizes:
+    for size in sizes(trace, unit):
         result.append(result[-1] + size * scale)
     return result
 
@@ -40,9 +49,9 @@ def has_times(trace: Trace) -> bool:
     return len(trace["steps"]) > 1 and all(step["ms"] is not None for step in trace["steps"][1:])
 
 
-def cursor_positions(trace: Trace, unit: str = "step") -> list[float]:
+def cursor_positions(trace: Trace, unit: str = "step", longest: float = 0.0) -> list[float]:
     """Where the cursor stands at each step: the middle of it."""
-    xs = edges(trace, unit)
+    xs = edges(trace, unit, longest)
     return [(a + b) / 2 for a, b in pairwise(xs)]
 
 
@@ -72,9 +81,9 @@ def lane_bars(trace: Trace, seq_id: int | str) -> list[dict[str, Any]]:
     return bars
 
 
-def draw_timeline(trace: Trace, unit: str = "step", label: str = "") -> Drawing:
+def draw_timeline(trace: Trace, unit: str = "step", label: str = "", longest: float = 0.0) -> Drawing:
     """Lanes and strips of a whole run; a group with `data-cursor` is moved to the current step by a style."""
-    xs = edges(trace, unit)
+    xs = edges(trace, unit, longest)
     picture = Drawing(RIGHT + 10, 0, f"timeline of {len(trace['seqs'])} sequences over {len(trace['steps']) - 1} steps")
     y = 4.0
     picture.text(4, y + 12, label or "Sequences", bold=True)

@@ -8,7 +8,8 @@ A trace is plain JSON data, made by `nanovllm.engine.trace.TraceRecorder`:
                 "after": {"waiting", "running", "free", "ref", "hash", "seqs"}, "ms"}]}
 
 `after` is the state at the end of a step; `kv` counts the tokens of a sequence whose keys and values are stored. A run
-that raised ends with a step of the kind "error", and `trace["error"]` says what.
+begins with an entry of the kind "init"; so it does anew after a step that was interrupted, whose events stand there. A
+run that raised ends with a step of the kind "error", and `trace["error"]` says what.
 That a trace comes first and pictures are drawn from it, forwards and backwards, is the idea of Python Tutor
 (Guo, 2013); that the learner's own run is drawn, right or wrong, that of GPU-Puzzles (Rush).
 """
@@ -98,13 +99,19 @@ def complete_events(trace: Trace) -> Trace:
     sequence was refused cannot be derived.
     """
     for i, step in enumerate(trace["steps"]):
-        if step["kind"] == "error":
+        if step["kind"] == "error" or (i and step["kind"] == "init"):
             continue
-        told = {(event["event"], event["seq"], event.get("block")) for event in step["events"]}
+        told = {_what_happened(event) for event in step["events"]}
         for event in _derived_events(trace, i):
-            if (event["event"], event["seq"], event.get("block")) not in told:
+            if _what_happened(event) not in told:
                 step["events"].append({**event, "derived": True})
     return trace
+
+
+def _what_happened(event: dict[str, Any]) -> tuple[Any, ...]:
+    # A block that was new to one sequence and shared by the next in the same step looks shared by both afterwards.
+    kind = "got" if event["event"] in ("append", "share") else event["event"]
+    return kind, event["seq"], event.get("block")
 
 
 def _derived_events(trace: Trace, i: int) -> Iterator[dict[str, Any]]:
@@ -166,7 +173,7 @@ def find_problems(trace: Trace, complete: bool = True, compute_hash: HashFunctio
             return [*problems, Problem(i, f"the engine raised {trace['error']}")]
         messages = [*_check_pool(trace, i), *_check_tables(trace, i), *_check_content(trace, i, compute_hash)]
         messages += _check_queues(trace, i)
-        if i:
+        if step["kind"] != "init":
             messages += [*_check_progress(trace, i), *_check_refusals(trace, i), *_check_preemptions(trace, i)]
         if step["i"] != i:
             messages.append(f"it is numbered {step['i']}")

@@ -16,7 +16,7 @@ from .player import CSS
 from .record import token_texts
 from .sequence_view import describe_moment, draw_sequence, find_moments, moment, num_lines
 from .step_widget import Frame, Question, StepWidget
-from .timeline import cursor_positions, describe_run, draw_timeline, has_times, totals_table
+from .timeline import cursor_positions, describe_run, draw_timeline, has_times, sizes, totals_table
 from .trace import Trace, find_problems, name_of
 
 
@@ -126,7 +126,11 @@ class Timeline(_TraceWidget):
         labels = list(self.traces) if len(self.traces) > 1 else [""]
         units = [self.time_unit if has_times(trace) else "step" for trace in self.traces.values()]
         parts = zip(self.traces.values(), units, labels, strict=True)
-        return [draw_timeline(trace, unit, label) for trace, unit, label in parts]
+        return [draw_timeline(trace, unit, label, self._longest(unit)) for trace, unit, label in parts]
+
+    def _longest(self, unit: str) -> float:
+        """Of the runs that are drawn in this unit, the longest: all of them get its scale."""
+        return max(sum(sizes(trace, unit)) for trace in self.traces.values() if unit == "step" or has_times(trace))
 
     def base(self) -> str:
         first, *others = [picture.svg() for picture in self.pictures]
@@ -135,7 +139,7 @@ class Timeline(_TraceWidget):
         return f'<div style="overflow:hidden">{first}{"".join(others)}</div>{totals_table(self.traces)}'
 
     def cursor(self) -> list[float]:
-        return cursor_positions(self.trace, self.time_unit)
+        return cursor_positions(self.trace, self.time_unit, self._longest(self.time_unit))
 
     def draw(self, step: int) -> Frame:
         return Frame(Drawing(0, 0))

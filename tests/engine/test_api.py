@@ -340,8 +340,8 @@ def test_a_real_interrupt(llm):
 
     for delay in (0.001, 0.003, 0.01, 0.02, 0.05):
         timer = threading.Timer(delay, _thread.interrupt_main)
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             while True:
                 generate(llm, PROMPTS, SamplingParams(max_tokens=100, ignore_eos=True))
         timer.join()

@@ -247,6 +247,34 @@ def test_why_a_sequence_ends(params, tokens, reason, stop_reason):
     assert requests.scheduler.take_finished() == [] and len(requests.scheduler.block_manager.free_block_ids) == 30
 
 
+@pytest.mark.parametrize(
+    ("options", "budget", "reason"),
+    [
+        ({}, 0, "token_budget"),
+        ({"max_num_seqs": 1}, 64, "max_seqs"),
+        ({"num_kvcache_blocks": 4}, 64, "no_blocks"),
+        ({"num_kvcache_blocks": 8}, 64, "no_headroom"),
+        ({}, 64, None),
+        ({}, 1, None),
+    ],
+)
+def test_why_a_sequence_stays_out(options, budget, reason):
+    requests = Requests(**({"num_kvcache_blocks": 30} | options))
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    requests.add(10, params)
+    requests.step()
+    seq = requests.add(6, params)
+    assert requests.scheduler.refusal(seq, budget) == reason
+    assert requests.scheduler.may_join(seq, budget) == (reason is None)
+
+
+def test_a_prompt_that_was_cut_may_go_on_as_long_as_there_is_budget():
+    requests = Requests(num_kvcache_blocks=4, max_num_batched_tokens=6, max_num_seqs=1)
+    seq = requests.add(14, SamplingParams(max_tokens=50, ignore_eos=True))
+    requests.step()
+    assert requests.scheduler.may_join(seq, 1) and not requests.scheduler.may_join(seq, 0)
+
+
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 4])
 def test_a_sequence_can_be_ended_from_outside_in_any_state(num_steps):
     requests = Requests(num_kvcache_blocks=30, max_num_batched_tokens=6)

@@ -1,6 +1,8 @@
 """The trace recorder: what it writes is checked by replaying the events, from the JSON alone."""
 
+import contextlib
 import copy
+import itertools
 import json
 import random
 
@@ -45,6 +47,9 @@ class Replay:
         for i, step in enumerate(self.trace["steps"]):
             self.step = step
             self.expect(step["i"] == i, "steps are not numbered in order")
+            if i and step["kind"] == "init":
+                self.begin_anew()
+                step = step | {"events": []}
             for event in step["events"]:
                 getattr(self, event["event"])(event["seq"], event)
             self.check_scheduled()
@@ -52,6 +57,13 @@ class Replay:
             if self.problems:  # what follows would only repeat it
                 break
         return self.problems
+
+    def begin_anew(self):
+        """A step was interrupted: whoever is left waits, oldest first, and the pool is as in the beginning."""
+        left, arrived = self.step["after"]["waiting"], [e["seq"] for e in self.step["events"] if e["event"] == "arrive"]
+        self.expect({*left} <= {*self.waiting, *self.running, *arrived}, "somebody comes from nowhere")
+        self.waiting, self.running = sorted(left), []
+        self.free, self.tables, self.hashes, self.kv = list(range(self.config["num_blocks"])), {}, {}, {}
 
     # Events.
 
@@ -314,6 +326,44 @@ def test_recording_changes_no_token(model):
         TraceRecorder(llm)
         outputs = llm.generate(work, greedy, use_tqdm=False)
     assert [o["token_ids"] for o in outputs] == [hash_model.expected(prompt, greedy).token_ids for prompt in work]
+
+
+class Stop(Exception):
+    """What interrupts a step."""
+
+
+def interrupted_recording(path, calls):
+    """A trace of a run in which the model is interrupted in these of its calls, and what was generated."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=9)
+    with hash_model.make_engine(path, max_num_batched_tokens=12) as llm:
+        recorder, model, count = TraceRecorder(llm), llm.model_runner.run_model, itertools.count()
+
+        def run_model(*args):
+            if next(count) in calls:
+                raise Stop
+            return model(*args)
+
+        llm.model_runner.run_model = run_model
+        for i in range(4):
+            llm.add_request([*STARTS[i % 2][: 5 + 4 * i], i + 1], greedy)
+        results = {}
+        while not llm.is_finished():
+            with contextlib.suppress(Stop):
+                results.update(llm.step()[0])
+        return json.loads(json.dumps(recorder.trace)), results
+
+
+@pytest.mark.parametrize("calls", [{0}, {1, 2}, {3, 6, 7, 11}])
+def test_a_recording_begins_anew_after_an_interruption(model, calls):
+    trace, results = interrupted_recording(model, calls)
+    kinds = [step["kind"] for step in trace["steps"]]
+    assert kinds.count("init") == 1 + len(calls)
+    assert check_trace(trace) == []
+    for step in trace["steps"]:
+        if step["kind"] == "init":
+            assert step["after"]["running"] == [] and step["after"]["hash"] == {} and step["scheduled"] == []
+    assert {int(seq): entry["output_ids"] for seq, entry in trace["seqs"].items()} == results
+    assert results == interrupted_recording(model, set())[1]
 
 
 # The oracle finds what is planted.

@@ -1,7 +1,9 @@
 """The rules of a trace: every real run obeys them, and every kind of mistake is told."""
 
+import contextlib
 import copy
 import hashlib
+import itertools
 import json
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config, resolve_model
 from nanovllm.engine.scheduler import Scheduler
+from nanovllm.engine.trace import TraceRecorder
+from nanovllm.viz.block_table import describe_step
 from nanovllm.viz.record import record, record_scheduler
 from nanovllm.viz.trace import check_trace, complete_events, find_problems, load_trace, save_trace
 
@@ -299,6 +303,55 @@ def test_a_run_that_raises_is_drawn_up_to_there():
     trace = record_scheduler(ForgetfulScheduler(config), *arguments, keep_error=True)
     assert [step["kind"] for step in trace["steps"]] == ["init", "prefill", "error"]
     assert check_trace(trace) == ["step 2: the engine raised KeyError: 'seq'"]
+
+
+def test_nothing_is_derived_where_the_engine_has_told_everything():
+    prompt = list(range(1, 10))
+    config = Config("qwen3-tiny", max_model_len=64, kvcache_block_size=4, num_kvcache_blocks=16, device="cpu")
+    # The second finds blocks that the first has taken in the same step.
+    trace = record_scheduler(Scheduler(config), config, [prompt, prompt], SamplingParams(max_tokens=2))
+    events = [event for step in trace["steps"] for event in step["events"]]
+    assert [event["seq"] for event in events if event["event"] == "share"] == [1, 1]
+    assert not any("derived" in event for event in events)
+
+
+SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 64, "device": "cpu"}
+
+
+def interrupt(llm, calls):
+    """Have the model raise in these of its calls."""
+    run, count = llm.model_runner.run, itertools.count()
+
+    def run_or_raise(seqs, is_prefill):
+        if next(count) in calls:
+            raise InterruptedError("somebody pressed Ctrl-C")
+        return run(seqs, is_prefill)
+
+    llm.model_runner.run = run_or_raise
+
+
+def test_a_run_that_was_interrupted_keeps_the_rules_and_says_so():
+    with LLM("qwen3-tiny", **SMALL) as llm:
+        interrupt(llm, {2})
+        recorder = TraceRecorder(llm)
+        for prompt in ("Once upon a time there was a little cat", "Once upon a time there was a little dog"):
+            llm.add_request(prompt, SamplingParams(temperature=0, max_tokens=6))
+        while not llm.is_finished():
+            with contextlib.suppress(InterruptedError):
+                llm.step()
+    trace = complete_events(recorder.trace)
+    assert check_trace(trace) == []
+    assert [step["kind"] for step in trace["steps"][:5]] == ["init", "prefill", "decode", "init", "prefill"]
+    assert "interrupted" in describe_step(trace, 3) and "interrupted" not in describe_step(trace, 0)
+    assert not any(event.get("derived") for event in trace["steps"][3]["events"])
+
+
+def test_a_run_of_an_engine_that_raises_ends_with_its_error():
+    with LLM("qwen3-tiny", **SMALL) as llm:
+        interrupt(llm, {1})
+        trace = record(llm, ["Once upon a time"], SamplingParams(max_tokens=4), keep_error=True)
+    assert [step["kind"] for step in trace["steps"]] == ["init", "prefill", "error"]
+    assert check_trace(trace) == ["step 2: the engine raised InterruptedError: somebody pressed Ctrl-C"]
 
 
 def test_lists_of_different_length_are_refused():

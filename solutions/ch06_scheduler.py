@@ -1,0 +1,147 @@
+"""Our answers to chapter 06, scheduler, cut out of nanovllm/, each with its reason."""
+
+# ruff: noqa
+# mypy: ignore-errors
+# fmt: off
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+from nanovllm.config import Config
+from nanovllm.engine.block_manager import BlockManager
+from nanovllm.engine.sequence import PENDING_TOKEN, Sequence, SequenceStatus
+from nanovllm.engine.scheduler import LENGTH_HISTORY, LENGTH_QUANTILE, WATERMARK, Scheduler
+
+
+# --- ch06.finish_reason
+# The order matters at the very end: an answer whose last allowed token is the end token is complete, and "length" would
+# tell its reader that something is missing. ignore_eos silences the model's own end tokens, for measurements; what a
+# request itself asks to stop at always counts. stop_reason tells which of several stop tokens it was; for the model's
+# end token it stays None, as in vLLM.
+def finish_reason(self, seq: Sequence) -> str | None:
+    """Why the last token of `seq` ends it, or None if it goes on. The first rule that holds decides.
+
+    1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request ignores them.
+    2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
+    3. "length": the request has generated `max_tokens` tokens, or prompt and answer together have
+       `self.max_model_len`.
+
+    What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`, `max_tokens`.
+    """
+    params = seq.sampling_params
+    if not params.ignore_eos and seq.last_token in self.eos:
+        return "stop"
+    if seq.last_token in params.stop_token_ids:
+        seq.stop_reason = seq.last_token
+        return "stop"
+    is_longest = seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len
+    return "length" if is_longest else None
+
+
+# --- ch06.postprocess
+# A step stores the keys and values of what it computed, never of what it sampled: the new token is one ahead, and the
+# next step computes it. That is why a running sequence has stored all tokens but the last. A cut prompt is stored as
+# far as it got, and that is all; its sampled token would be nonsense, for half of the prompt is missing. finish gives
+# the blocks back at once, so the very next step can use them.
+def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_prefill: bool) -> None:
+    """Take in what the step computed, and finish the sequences that stop here.
+
+    The keys and values of all scheduled tokens of a sequence are in the cache now (`num_cached_tokens`), and
+    nothing of it is scheduled any more. A sampled token is appended; its own keys and values are computed in the
+    next step. If it was the last one (`finish_reason(seq)`), `finish(seq, reason)` ends the sequence.
+
+    Args:
+        seqs, is_prefill: what `schedule` returned.
+        token_ids: one sampled token for each sequence; None for a prompt that was cut.
+    """
+    for seq, token_id in zip(seqs, token_ids, strict=True):
+        seq.num_cached_tokens += seq.num_scheduled_tokens
+        seq.num_scheduled_tokens = 0
+        if token_id is None:
+            continue
+        seq.append_token(token_id)
+        reason = self.finish_reason(seq)
+        if reason:
+            self.finish(seq, reason)
+
+
+# --- ch06.schedule_prefill
+# The budget bounds how long a step takes, and with it how long everybody who decodes has to wait. It counts tokens
+# that are really computed: a prefix hit is free. Because the last prompt may be cut, every step is full, however long
+# the prompts are, and a prompt that is longer than the whole budget is no special case. A cut prompt stays the head of
+# the queue with all its blocks, so nobody can take the room that its second half needs.
+def schedule_prefill(self) -> list[Sequence]:
+    """Let waiting sequences into the next step, first come first served, until the first that may not join.
+
+    `may_join(seq, budget)` says whether the head of `waiting` can take part when `budget` tokens are left of
+    `max_num_batched_tokens`. A sequence without blocks is admitted: `admit(seq)` gives it blocks for all its tokens
+    and sets `num_cached_tokens`. What is not cached it computes, at most what is left of the budget; this is its
+    `num_scheduled_tokens`. Then `block_manager.hash_blocks(seq)` lets others find the blocks that the step fills.
+
+    A sequence that the budget cuts (`seq.is_cut`) ends the step: it stays at the head of `waiting`, keeps its
+    blocks, and goes on in the next step. One that is not cut runs from now on: it is at the end of `running`, with
+    the status RUNNING.
+
+    Returns:
+        the sequences of the step, in order; none if nobody can join.
+    """
+    scheduled: list[Sequence] = []
+    budget = self.max_num_batched_tokens
+    while self.waiting and self.may_join(self.waiting[0], budget):
+        seq = self.waiting[0]
+        if not seq.block_table:
+            self.admit(seq)
+        seq.num_scheduled_tokens = min(seq.num_tokens - seq.num_cached_tokens, budget)
+        budget -= seq.num_scheduled_tokens
+        self.block_manager.hash_blocks(seq)
+        scheduled.append(seq)
+        if seq.is_cut:
+            break
+        self.running.append(self.waiting.popleft())
+        seq.status = SequenceStatus.RUNNING
+    return scheduled
+
+
+# --- ch06.preempt
+# It goes to the head because it was there before all who wait: first come, first served, even for those who had to
+# step aside. Its tokens stay. Coming back is then nothing but one more prefill of prompt and answer so far, and the
+# code that reads prompts does it without knowing. The freed blocks keep their hashes, so often much of it is still
+# in the cache.
+def preempt(self, seq: Sequence) -> None:
+    """Take the blocks of a running sequence, and have it wait again, as the very next; its tokens are kept.
+
+    Nothing of it is scheduled any more. `num_preemptions` counts it. When it is admitted again, its keys and
+    values are recomputed, but for what the prefix cache still has.
+    """
+    self.running.remove(seq)
+    self.block_manager.deallocate(seq)
+    seq.status = SequenceStatus.WAITING
+    seq.num_scheduled_tokens = 0
+    self.waiting.appendleft(seq)
+    self.num_preemptions += 1
+    self._note("preempt", seq)
+
+
+# --- ch06.make_room
+# The newest has the fewest tokens behind it, as a rule, so the least is computed again; and the oldest always goes on,
+# so that in the end everybody finishes. A sequence that is the newest itself has to go, too. If it were spared, two
+# sequences could take the blocks from each other for ever.
+def make_room(self, seq: Sequence) -> bool:
+    """Preempt running sequences, the newest first, until there is a slot for the last token of `seq`.
+
+    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). The end of `running` is the
+    newest; it may be `seq` itself.
+
+    Returns:
+        whether there is a slot; False if `seq` was preempted itself.
+    """
+    while not self.block_manager.can_append(seq):
+        newest = self.running[-1]
+        self.preempt(newest)
+        if newest is seq:
+            return False
+    return True

@@ -1,0 +1,29 @@
+# ruff: noqa
+DIAGNOSIS = """
+The sequence stops where it should, but stop_reason stays None. A request with several stop tokens cannot tell which of
+them it was.
+"""
+
+
+# --- first
+def finish_reason(self, seq):
+    params = seq.sampling_params
+    if not params.ignore_eos and seq.last_token in self.eos:
+        return "stop"
+    if seq.last_token in params.stop_token_ids:
+        return "stop"
+    if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return "length"
+    return None
+
+
+# --- second
+def finish_reason(self, seq):
+    token, wishes = seq.token_ids[-1], seq.sampling_params
+    is_end = token in self.eos and not wishes.ignore_eos
+    is_stop = token in wishes.stop_token_ids and not is_end
+    if is_end or is_stop:
+        return "stop"
+    too_many = len(seq) - seq.num_prompt_tokens >= wishes.max_tokens
+    too_long = len(seq) >= self.max_model_len
+    return "length" if too_many or too_long else None

@@ -1,0 +1,32 @@
+# ruff: noqa
+DIAGNOSIS = """
+An end token always ends your answers, also of a request that asked to ignore it. Benchmarks ask for that, to get
+answers of a known length. Look at ignore_eos.
+"""
+
+
+# --- first
+def finish_reason(self, seq):
+    params = seq.sampling_params
+    if seq.last_token in self.eos:
+        return "stop"
+    if seq.last_token in params.stop_token_ids:
+        seq.stop_reason = seq.last_token
+        return "stop"
+    if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return "length"
+    return None
+
+
+# --- second
+def finish_reason(self, seq):
+    token, wishes = seq.token_ids[-1], seq.sampling_params
+    is_end = token in self.eos
+    is_stop = token in wishes.stop_token_ids and not is_end
+    if is_stop:
+        seq.stop_reason = token
+    if is_end or is_stop:
+        return "stop"
+    too_many = len(seq) - seq.num_prompt_tokens >= wishes.max_tokens
+    too_long = len(seq) >= self.max_model_len
+    return "length" if too_many or too_long else None

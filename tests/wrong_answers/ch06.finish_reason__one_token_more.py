@@ -1,0 +1,31 @@
+# ruff: noqa
+DIAGNOSIS = """
+Your answers get one token more than max_tokens allows: you notice the limit only when it has been crossed.
+"""
+
+
+# --- first
+def finish_reason(self, seq):
+    params = seq.sampling_params
+    if not params.ignore_eos and seq.last_token in self.eos:
+        return "stop"
+    if seq.last_token in params.stop_token_ids:
+        seq.stop_reason = seq.last_token
+        return "stop"
+    if seq.num_completion_tokens > params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return "length"
+    return None
+
+
+# --- second
+def finish_reason(self, seq):
+    token, wishes = seq.token_ids[-1], seq.sampling_params
+    is_end = token in self.eos and not wishes.ignore_eos
+    is_stop = token in wishes.stop_token_ids and not is_end
+    if is_stop:
+        seq.stop_reason = token
+    if is_end or is_stop:
+        return "stop"
+    too_many = len(seq) - seq.num_prompt_tokens > wishes.max_tokens
+    too_long = len(seq) >= self.max_model_len
+    return "length" if too_many or too_long else None

@@ -1,0 +1,24 @@
+# ruff: noqa
+DIAGNOSIS = """
+A sequence that was preempted itself has no blocks and waits, but you answer that it has a slot. The scheduler then
+gives it a block and a place in the step. Tell the two ends of the loop apart.
+"""
+
+
+# --- first
+def make_room(self, seq):
+    while not self.block_manager.can_append(seq):
+        newest = self.running[-1]
+        self.preempt(newest)
+        if newest is seq:
+            break
+    return True
+
+
+# --- second
+def make_room(self, seq):
+    is_here = True
+    while is_here and not self.block_manager.can_append(seq):
+        is_here = self.running[-1] is not seq
+        self.preempt(self.running[-1])
+    return 1 == 1

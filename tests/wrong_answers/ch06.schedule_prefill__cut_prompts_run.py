@@ -1,0 +1,44 @@
+# ruff: noqa
+DIAGNOSIS = """
+A prompt that is cut leaves the queue as if it were complete. It counts as running, though most of it was never
+computed. It has to stay where it is until the step that computes its last token.
+"""
+
+
+# --- first
+def schedule_prefill(self):
+    scheduled = []
+    budget = self.max_num_batched_tokens
+    while self.waiting and self.may_join(self.waiting[0], budget):
+        seq = self.waiting[0]
+        if not seq.block_table:
+            self.admit(seq)
+        seq.num_scheduled_tokens = min(seq.num_tokens - seq.num_cached_tokens, budget)
+        budget -= seq.num_scheduled_tokens
+        self.block_manager.hash_blocks(seq)
+        scheduled.append(seq)
+        self.running.append(self.waiting.popleft())
+        seq.status = SequenceStatus.RUNNING
+        if seq.is_cut:
+            break
+    return scheduled
+
+
+# --- second
+def schedule_prefill(self):
+    chosen, used = [], 0
+    for _ in range(len(self.waiting)):
+        head, left = self.waiting[0], self.max_num_batched_tokens - used
+        if not self.may_join(head, left):
+            return chosen
+        if len(head.block_table) == 0:
+            self.admit(head)
+        missing = len(head) - head.num_cached_tokens
+        head.num_scheduled_tokens = missing if missing < left else left
+        used += head.num_scheduled_tokens
+        self.block_manager.hash_blocks(head)
+        chosen += [head]
+        self.waiting.popleft()
+        self.running.append(head)
+        head.status = SequenceStatus.RUNNING
+    return chosen
