@@ -78,18 +78,14 @@ def deallocate(self, seq: Sequence) -> None:
 
     The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
     """
-    released = []
     for block_id in reversed(seq.block_table):
         block = self.blocks[block_id]
         block.ref_count -= 1
         if block.ref_count == 0:
             self.used_block_ids.remove(block_id)
             self.free_block_ids[block_id] = None
-            released.append(block_id)
     seq.block_table = []
     seq.num_cached_tokens = 0
-    if self.recorder:
-        self.recorder.event("release", seq, blocks=released)
 
 
 # --- ch05.may_append

@@ -185,7 +185,7 @@ def reference_tokens() -> list[list[int]]:
         outcome = runner.run(grading.generate, package=package, limit=ENGINE_LIMIT)
         if outcome.kind != "returned":
             raise RuntimeError("\n".join(["the engine itself does not run here:", *outcome.where, outcome.prints]))
-        return outcome.value[0]
+        return outcome.value.tokens
 
     return _cached("reference", stamp, compute)
 
@@ -212,11 +212,14 @@ def _problem(answers: list[Answer]) -> tuple[str, runner.Outcome]:
         return "the engine did not come to an end", outcome
     if outcome.kind != "returned":
         return "the engine stopped with an error", outcome
-    tokens, never_called = outcome.value
-    if never_called:
-        return f"the engine never called your {', '.join(never_called)}", outcome
-    if tokens != reference_tokens():
+    written: grading.Written = outcome.value
+    if written.never_called:
+        return f"the engine never called your {', '.join(written.never_called)}", outcome
+    outcome.where = written.broken_rule
+    if written.tokens != reference_tokens():
         return "the engine writes another text than ours", outcome
+    if written.broken_rule:
+        return "the engine writes the same text as ours, but its blocks or queues are not in order", outcome
     return "", outcome
 
 

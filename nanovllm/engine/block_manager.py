@@ -132,18 +132,14 @@ class BlockManager:
 
         The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
         """
-        released = []
         for block_id in reversed(seq.block_table):
             block = self.blocks[block_id]
             block.ref_count -= 1
             if block.ref_count == 0:
                 self.used_block_ids.remove(block_id)
                 self.free_block_ids[block_id] = None
-                released.append(block_id)
         seq.block_table = []
         seq.num_cached_tokens = 0
-        if self.recorder:
-            self.recorder.event("release", seq, blocks=released)
 
     def can_append(self, seq: Sequence) -> bool:
         """Whether there is a slot for the last token of `seq`: in its last block, or in a free one."""

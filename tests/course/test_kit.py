@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -236,6 +237,47 @@ def test_a_function_that_the_engine_never_calls_is_a_failure():
     exercise = dataclasses.replace(DEALLOCATE, id="ch06.reset", symbol="nanovllm.engine.scheduler:Scheduler.reset")
     problem, _ = checks._problem([parse(exercise, exercise.reference())])
     assert problem == "the engine never called your ch06.reset"
+
+
+LEAKS = """\
+def deallocate(self, seq):
+    table = seq.block_table[1:] if seq.finish_reason and seq.seq_id == 1 else seq.block_table
+    for block_id in reversed(table):
+        block = self.blocks[block_id]
+        block.ref_count -= 1
+        if block.ref_count == 0:
+            self.used_block_ids.remove(block_id)
+            self.free_block_ids[block_id] = None
+    seq.block_table = []
+    seq.num_cached_tokens = 0
+"""
+
+
+def test_a_leak_that_the_text_does_not_show_is_told_with_its_step():
+    result = checks.grade(parse(DEALLOCATE, LEAKS))
+    assert result.status == "failed" and result.finding is None
+    assert "the same text as ours, but its blocks or queues are not in order" in result.summary
+    step, after, first, *_ = result.details
+    assert re.match(r"step \d+ of the run: .*B is finished", step) and after == "after it:"
+    assert re.fullmatch(r"block \d+ has reference count \d, but is in \d tables .*", first)
+
+
+def test_the_function_that_leaks_is_named_among_all():
+    result = checks.grade(ours("ch05.may_append"), [ours("ch05.allocate"), parse(DEALLOCATE, LEAKS)])
+    assert result.passed and result.blamed == "ch05.deallocate"
+    assert "its blocks or queues are not in order" in result.whole and "B is finished" in result.details[0]
+
+
+def test_our_own_engine_keeps_the_rules_and_where_they_are_missing_nothing_is_said(monkeypatch):
+    package = assemble.assemble()
+    assert runner.run(grading.generate, package=package, limit=60).value.broken_rule == ()
+    config = {"block_size": 4, "num_blocks": 1, "max_num_seqs": 1}
+    lost = {"format": "nanovllm-trace", "version": 1, "config": config, "seqs": {}}
+    after = {"waiting": [], "running": [], "free": [], "ref": {}, "hash": {}, "seqs": {}}
+    lost["steps"] = [{"i": 0, "kind": "init", "scheduled": [], "events": [], "after": after, "ms": None}]
+    assert "block 0 is lost" in grading.first_broken_rule(lost, package)[2]
+    monkeypatch.setitem(sys.modules, "nanovllm.viz.trace", None)
+    assert grading.first_broken_rule(lost, package) == ()
 
 
 def test_faster_paths_are_turned_off_only_for_code_that_is_not_ours():
