@@ -8,6 +8,7 @@ import pytest
 
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config, resolve_model
+from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.viz.record import record, record_scheduler
 from nanovllm.viz.trace import check_trace, complete_events, find_problems, load_trace, save_trace
@@ -217,6 +218,18 @@ def test_every_mistake_is_told_at_its_step(story, mistake):
 def test_a_run_that_is_still_going_is_not_a_mistake(story):
     never_finish(story)
     assert check_trace(story, complete=False) == []
+
+
+def test_an_engine_may_name_its_blocks_as_it_likes_but_one_content_has_one_name(story):
+    renamed = copy.deepcopy(story)
+    for step in renamed["steps"]:
+        step["after"]["hash"] = {block: value[::-1] for block, value in step["after"]["hash"].items()}
+    assert check_trace(renamed) == []
+    assert check_trace(renamed, compute_hash=BlockManager.compute_hash)[0].startswith("step 1: block 0 of A has a hash")
+    last = next(i for i, step in reversed(list(enumerate(renamed["steps"]))) if step["after"]["seqs"])
+    (block, *_) = next(iter(renamed["steps"][last]["after"]["seqs"].values()))["table"]
+    renamed["steps"][last]["after"]["hash"][str(block)] = "f" * 16  # another name for what had one before
+    assert [message for message in check_trace(renamed) if "has a hash that is not that" in message]
 
 
 def test_an_own_hash_function_is_checked_against_itself(story):
