@@ -104,6 +104,7 @@ class TraceRecorder:
 
     def end_step(self, kind: str, scheduled: list[tuple[int, int]], ms: float | None) -> None:
         """Close a step: `scheduled` are pairs of sequence id and number of tokens computed."""
+        self._newly_free()
         self.trace["steps"].append(
             {
                 "i": len(self.trace["steps"]),
