@@ -164,17 +164,18 @@ plt.show()
 # free list at the bottom. `ref` counts the tables that a block is in.
 
 # %%
-tiny = LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=12, max_model_len=48)
-stories = ["Once upon a time there was a little cat", "Once upon a time there was a little dog", "The sun was warm"]
-params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (5, 8, 12)]
-BlockTable(record(tiny, stories, params, arrive=[0, 2, 8]))
+tiny = LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=8, max_model_len=32)
+cat, dog = "Once upon a time there was a little cat", "Once upon a time there was a little dog"
+params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (5, 8, 12, 3)]
+BlockTable(record(tiny, [cat, dog, "The sun was warm", cat], params, arrive=[0, 2, 8, 18]))
 
 # %% [markdown]
-# Three things to find in it:
+# Four things to find in it; the buttons jump there:
 #
-# * B begins like A. Two of its blocks are not new: they are A's, with `ref 2`.
-# * When A and B have ended, their blocks are free. But hatched: they still hold what they held.
-# * C grows one block at a time, and takes blocks from the left end of the free list. What they held is lost.
+# * *sharing*: B begins like A. Two of its blocks are not new: they are A's, with `ref 2`.
+# * *first finish*: A's blocks are free, all but the shared ones. One is hatched: it still holds what it held.
+# * *eviction*: C takes a block from the left end of the free list. What it held is lost.
+# * *revival*: D begins like A, too. A and B have ended long ago, and still D finds two blocks.
 #
 # ## The code we give
 #
@@ -340,8 +341,8 @@ for caching, color, shift in [(False, ORANGE, -0.2), (True, BLUE, 0.2)]:
         for topic in ["explain a cat", *topics]:
             (answer,) = engine.generate(rules + topic, params, use_tqdm=False)
             waits.append(1000 * answer["metrics"]["time_to_first_token"])
-        print(f"caching {caching!s:5}: {engine.scheduler.num_prefill_tokens:5} prompt tokens computed")
-    bars = axis.bar([k + shift for k in range(4)], waits, 0.38, color=color, label=f"caching {caching}")
+        print(f"prefix caching {caching!s:5}: {engine.scheduler.num_prefill_tokens:5} prompt tokens computed")
+    bars = axis.bar([k + shift for k in range(4)], waits, 0.38, color=color, label="with cache" if caching else "without")
     axis.bar_label(bars, fmt="%.0f")
 axis.set(ylabel="ms to the first token", xticks=range(4), xticklabels=["first", "second", "third", "fourth"])
 axis.legend(frameon=False)
@@ -433,7 +434,7 @@ for axis, (block_size, my_guess) in zip(axes, my_guesses.items(), strict=True):
     axis.fill_between(range(len(states)), stored, slots, step="mid", color=GRAY, label="reserved, empty")
     axis.fill_between(range(len(states)), 0, stored, step="mid", color=BLUE, label="keys and values")
     taken = len(states[-1]["table"]) - len(states[0]["table"])
-    axis.set(title=f"blocks of {block_size}: {taken} taken in decode, you said {my_guess}", xlabel="step")
+    axis.set(title=f"blocks of {block_size}: {taken} taken", xlabel=f"step (you said {my_guess})")
 axes[0].legend(loc="lower right")
 axes[0].set(ylabel="slots of the sequence")
 plt.show()
@@ -471,8 +472,8 @@ print(f"You expect {my_guess} %; it is {100 * simulation.simulation.hit_rate():.
 simulation
 
 # %% [markdown]
-# Less than 70 %, because each prompt has a part of its own, and somebody has to be first. Now let 10 % share instead of
-# 70 %, or give the pool only 24 blocks: the prefix is evicted between two visits.
+# Less than 70 %, because each prompt has a part of its own, and somebody has to be first. Now let only 10 % share, and
+# give the pool 24 blocks: often the prefix is evicted between two visits.
 #
 # ## When a block gets its name
 #
@@ -508,7 +509,7 @@ me
 # %% [markdown]
 # ## Change it
 #
-# * Give `tiny` in the first picture 8 blocks instead of 12. Who has to wait, and for what?
+# * In the first picture, let C write 20, 24 and 28 tokens instead of 12, and D arrive at step 40. What is left for D?
 # * Put a letter before the system message of one prompt. What is left of the hits? Where would you put today's date in a
 #   system message?
 # * In `OtherOrder`, free the blocks in random order. How many tokens does A find?
