@@ -25,7 +25,7 @@ mine()
 
 # %%
 import random
-from itertools import count, groupby
+from itertools import groupby
 
 import matplotlib.pyplot as plt
 
@@ -33,9 +33,9 @@ from nanovllm import LLM, SamplingParams
 from nanovllm.viz import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, record
 
 # White behind every picture, so that it stays legible in a dark theme.
-plt.rcParams.update(dict.fromkeys(["figure.facecolor", "axes.facecolor", "savefig.facecolor"], "white"))
-plt.rcParams.update({"figure.figsize": (8, 3), "figure.dpi": 110, "axes.spines.top": False})
-plt.rcParams.update({"axes.spines.right": False})
+white = dict.fromkeys(["figure.facecolor", "axes.facecolor", "savefig.facecolor"], "white")
+plain = dict.fromkeys(["axes.spines.top", "axes.spines.right"], False)
+plt.rcParams.update({"figure.figsize": (8, 3), "figure.dpi": 110, **white, **plain})
 BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#BBBBBB"
 
 # %% [markdown]
@@ -50,9 +50,10 @@ shape = llm.config.hf_config
 numbers = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
 print(f"one token: {numbers:,} numbers, {numbers * llm.config.dtype.itemsize:,} bytes")
 
-questions = ["introduce yourself", "list all prime numbers within 100", "What is 12 + 7?", "Spell the word garden."]
-questions += ["Count from 1 to 20.", "What is the capital of France?", "Tell me a story about a cat."]
-questions += ["explain machine learning", "explain deep learning", "explain neural networks"]
+questions = ["introduce yourself", "list all prime numbers within 100", "What is 12 + 7?"]
+questions += ["Spell the word garden.", "Count from 1 to 20.", "What is the capital of France?"]
+questions += ["Tell me a story about a cat.", "explain machine learning", "explain deep learning"]
+questions += ["explain neural networks"]
 chats = [[{"role": "user", "content": question}] for question in questions]
 greedy = SamplingParams(temperature=0, max_tokens=200)
 
@@ -72,7 +73,8 @@ print("tokens of each request, question and answer:", lengths)
 my_guess = 50  # percent; change me
 
 reserved, used = 256 * len(lengths), sum(lengths)
-print(f"You expect {my_guess} %. It is {100 * used / reserved:.0f} %: {used:,} of {reserved:,} slots.")
+share = 100 * used / reserved
+print(f"You expect {my_guess} %. It is {share:.0f} %: {used:,} of {reserved:,} slots.")
 
 figure, axis = plt.subplots()
 axis.barh(questions, 256, color="white", edgecolor=GRAY, hatch="///")
@@ -115,7 +117,8 @@ for number in range(1, 301):
 
 num_free, length, memory = worst
 largest = max(size for _, size in holes(memory))
-print(f"{num_free} of 1,024 slots are free. A request of {length} does not fit: the largest hole has {largest}.")
+print(f"{num_free} of 1,024 slots are free.")
+print(f"A request of {length} does not fit: the largest hole has {largest}.")
 
 # %% [markdown]
 # This is **fragmentation**, and it is the number that hurts: memory is there, and it cannot be used. The same
@@ -125,10 +128,12 @@ print(f"{num_free} of 1,024 slots are free. A request of {length} does not fit: 
 
 # %%
 def draw_memory(axis, memory, title):
-    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in enumerate(dict.fromkeys(memory)) if owner}
+    owners = enumerate(dict.fromkeys(memory))
+    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in owners}
     colors |= {0: "white", "new": ORANGE, "empty": GRAY}
     for slot, owner in enumerate(memory):
-        axis.add_patch(plt.Rectangle((slot % 64, slot // 64), 1, 1, facecolor=colors[owner], edgecolor="none"))
+        place = (slot % 64, slot // 64)
+        axis.add_patch(plt.Rectangle(place, 1, 1, facecolor=colors[owner], edgecolor="none"))
     axis.vlines(range(0, 65, 16), 0, 16, color="black", linewidth=0.4)
     axis.hlines(range(17), 0, 64, color="black", linewidth=0.4)
     axis.set(xlim=(0, 64), ylim=(16, 0), title=title)
@@ -144,7 +149,8 @@ for owner in [*dict.fromkeys(owner for owner in memory if owner), "new"]:
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.4))
 draw_memory(left, memory, f"one piece each: {length} slots do not fit")
-draw_memory(right, sum(blocks, []), f"in blocks: they do, with {len(free_ids)} blocks left")
+slots = [owner for block in blocks for owner in block]
+draw_memory(right, slots, f"in blocks: they do, with {len(free_ids)} blocks left")
 plt.show()
 
 # %% [markdown]
@@ -209,15 +215,17 @@ my_guess = 3  # blocks; change me
 
 def ask(question):
     """A question with the system message before it, as the model reads it."""
-    chat = [{"role": "system", "content": "You are a friendly helper."}, {"role": "user", "content": question}]
+    system = {"role": "system", "content": "You are a friendly helper."}
+    chat = [system, {"role": "user", "content": question}]
     return llm.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
 topics = ["explain machine learning", "explain deep learning", "explain neural networks"]
 prompts = [ask(topic) for topic in topics]
-presets = {"three topics": prompts, "in the middle": ["A cat saw a dog. The end.", "The dog. A cat saw a dog. The end."]}
-explorer = PrefixExplorer(llm.tokenizer, presets=presets)
-print(f"You expect {my_guess} hits; there are {sum(b.state == 'hit' for b in explorer.explained(0)[1].blocks)}.")
+middle = ["A cat saw a dog. The end.", "The dog. A cat saw a dog. The end."]
+explorer = PrefixExplorer(presets={"three topics": prompts, "in the middle": middle})
+second = explorer.explained(0)[1]
+print(f"You expect {my_guess} hits; there are {sum(b.state == 'hit' for b in second.blocks)}.")
 explorer
 
 # %% [markdown]
@@ -269,8 +277,9 @@ for topic, prompt in zip(topics, prompts, strict=True):
 # %%
 my_guess = 24  # tokens; change me
 
+params = SamplingParams(temperature=0, max_tokens=2)
 for _ in range(2):
-    (answer,) = tiny.generate(prompts[0], SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
+    (answer,) = tiny.generate(prompts[0], params, use_tqdm=False)
     print(f"{answer['num_cached_tokens']} of {answer['num_prompt_tokens']} tokens from the cache")
 print(f"You expected {my_guess} for the second.")
 
@@ -318,10 +327,12 @@ small = me.LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=20, max_mo
 params = SamplingParams(temperature=0, max_tokens=4)
 trace = record(small, prompts, params, arrive=[0, 2, 4], keep_error=True)
 
-admitted = [event for step in trace["steps"] for event in step["events"] if event["event"] == "admit"]
+events = [event for step in trace["steps"] for event in step["events"]]
+admitted = [event for event in events if event["event"] == "admit"]
 for topic, event in zip(topics, admitted, strict=False):
     print(f"{topic:26} {event['cached']:3} tokens from the cache, {event['new']:3} computed")
-print(f"You expected {my_guess}; {sum(event['new'] for event in admitted)} prompt tokens were computed.")
+computed = sum(event["new"] for event in admitted)
+print(f"You expected {my_guess}; {computed} prompt tokens were computed.")
 BlockTable(trace)
 
 # %% [markdown]
@@ -331,20 +342,22 @@ BlockTable(trace)
 # with four questions, to your engine with and without prefix caching. Measured on this run.
 
 # %%
-rules = "You are a friendly helper. Keep the sentences short and the words simple. Never be rude. " * 20
+rules = "You are a friendly helper. Keep the sentences short. Never be rude. " * 25
+pool = {"kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
 figure, axis = plt.subplots(figsize=(8, 2.4))
-for caching, color, shift in [(False, ORANGE, -0.2), (True, BLUE, 0.2)]:
-    with me.LLM(
-        "qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=512, enable_prefix_caching=caching
-    ) as engine:
+
+for caching, name, color, shift in [(False, "without", ORANGE, -0.2), (True, "with cache", BLUE, 0.2)]:
+    with me.LLM("qwen3-tiny", enable_prefix_caching=caching, **pool) as engine:
         waits = []
         for topic in ["explain a cat", *topics]:
             (answer,) = engine.generate(rules + topic, params, use_tqdm=False)
             waits.append(1000 * answer["metrics"]["time_to_first_token"])
-        print(f"prefix caching {caching!s:5}: {engine.scheduler.num_prefill_tokens:5} prompt tokens computed")
-    bars = axis.bar([k + shift for k in range(4)], waits, 0.38, color=color, label="with cache" if caching else "without")
-    axis.bar_label(bars, fmt="%.0f")
-axis.set(ylabel="ms to the first token", xticks=range(4), xticklabels=["first", "second", "third", "fourth"])
+        print(f"{name:10}: {engine.scheduler.num_prefill_tokens:5} prompt tokens computed")
+    places = [k + shift for k in range(4)]
+    axis.bar_label(axis.bar(places, waits, 0.38, color=color, label=name), fmt="%.0f")
+
+axis.set(ylabel="ms to the first token", xlabel="question", xticks=range(4))
+axis.set_xticklabels(["first", "second", "third", "fourth"])
 axis.legend(frameon=False)
 plt.show()
 
@@ -424,15 +437,18 @@ my_guesses = {4: 40, 16: 40}  # blocks taken in decode; change me
 
 # %%
 me = mine()
+params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 figure, axes = plt.subplots(1, 2, sharey=True)
+
 for axis, (block_size, my_guess) in zip(axes, my_guesses.items(), strict=True):
-    engine = me.LLM("qwen3-tiny", kvcache_block_size=block_size, num_kvcache_blocks=32, max_model_len=80)
-    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-    trace = record(engine, prompts[:1], params, keep_error=True)
-    states = [step["after"]["seqs"]["0"] for step in trace["steps"] if "0" in step["after"]["seqs"]]
-    slots, stored = ([block_size * len(s["table"]) for s in states], [s["kv"] for s in states])
-    axis.fill_between(range(len(states)), stored, slots, step="mid", color=GRAY, label="reserved, empty")
-    axis.fill_between(range(len(states)), 0, stored, step="mid", color=BLUE, label="keys and values")
+    pool = {"kvcache_block_size": block_size, "num_kvcache_blocks": 32, "max_model_len": 80}
+    trace = record(me.LLM("qwen3-tiny", **pool), prompts[:1], params, keep_error=True)
+    states = [step["after"]["seqs"].get("0") for step in trace["steps"]]
+    states = [state for state in states if state]
+    slots = [block_size * len(state["table"]) for state in states]
+    stored, steps = [state["kv"] for state in states], range(len(states))
+    axis.fill_between(steps, stored, slots, step="mid", color=GRAY, label="reserved, empty")
+    axis.fill_between(steps, 0, stored, step="mid", color=BLUE, label="keys and values")
     taken = len(states[-1]["table"]) - len(states[0]["table"])
     axis.set(title=f"blocks of {block_size}: {taken} taken", xlabel=f"step (you said {my_guess})")
 axes[0].legend(loc="lower right")
@@ -488,7 +504,8 @@ simulation
 # %%
 me = mine()
 small = me.LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
-trace = record(small, prompts, SamplingParams(temperature=0, max_tokens=4), keep_error=True)  # all at once
+params = SamplingParams(temperature=0, max_tokens=4)
+trace = record(small, prompts, params, keep_error=True)  # all at once
 for event in trace["steps"][1]["events"]:
     if event["event"] == "admit":
         print(f"in step 1: {event['cached']:3} tokens from the cache, {event['new']:3} computed")
@@ -500,9 +517,12 @@ for event in trace["steps"][1]["events"]:
 # your engine write the same text as ours?
 
 # %%
-with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=20, max_model_len=256) as engine:
-    mine_too = engine.chat(chats, greedy, use_tqdm=False)
-same = sum(answer["text"] == other["text"] for answer, other in zip(answers, mine_too, strict=True))
+pool = {"kvcache_block_size": 16, "num_kvcache_blocks": 20, "max_model_len": 256}
+with me.LLM("qwen3-tiny", **pool) as engine:
+    my_answers = engine.chat(chats, greedy, use_tqdm=False)
+
+pairs = zip(answers, my_answers, strict=True)
+same = sum(ours["text"] == theirs["text"] for ours, theirs in pairs)
 print(f"{same} of {len(answers)} answers are the same")
 me
 
@@ -510,8 +530,8 @@ me
 # ## Change it
 #
 # * In the first picture, let C write 20, 24 and 28 tokens instead of 12, and D arrive at step 40. What is left for D?
-# * Put a letter before the system message of one prompt. What is left of the hits? Where would you put today's date in a
-#   system message?
+# * Put a letter before the system message of one prompt. What is left of the hits? Where in a system message would
+#   you put today's date?
 # * In `OtherOrder`, free the blocks in random order. How many tokens does A find?
 # * Break something on purpose: let `allocate` take new blocks first, and read what the check says.
 #   `show("ch05.allocate")` puts your run beside ours.
