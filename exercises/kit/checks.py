@@ -63,9 +63,11 @@ class Result:
         if self.finding:
             rows += [("the case", self.finding.story)]
             rows += [("steps", "\n".join(self.finding.steps))] if self.finding.steps else []
-            rows += [("looked at", self.finding.what), ("expected", self.finding.expected), ("got", self.finding.got)]
             rows += [("raised", "\n".join(self.finding.error))]
-        rows += [("where", "\n".join(self.details)), ("likely", self.diagnosis), ("together", self.whole)]
+            if not self.finding.error:
+                rows += [("looked at", self.finding.what)]
+                rows += [("expected", self.finding.expected), ("got", self.finding.got)]
+        rows += [("likely", self.diagnosis), ("together", self.whole), ("where", "\n".join(self.details))]
         rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]
         return [(label, text) for label, text in rows if text]
 

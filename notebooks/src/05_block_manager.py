@@ -368,7 +368,8 @@ plt.show()
 # ## Taking back
 #
 # A sequence ends, or has to make room. Its blocks become free, but for those that somebody else still uses. Freed
-# blocks **keep their names**: free blocks are the cache, at no cost.
+# blocks **keep their names**: free blocks are the cache, at no cost. `free_block_ids` is a dict of which only the keys
+# and their order matter. A new key goes to the right end.
 #
 # ### Predict
 #
