@@ -222,22 +222,21 @@ def ask(question):
 
 topics = ["explain machine learning", "explain deep learning", "explain neural networks"]
 prompts = [ask(topic) for topic in topics]
-middle = ["A cat saw a dog. The end.", "The dog. A cat saw a dog. The end."]
-explorer = PrefixExplorer(presets={"three topics": prompts, "in the middle": middle})
+names = ["Tom has a red ball. Where is it?", "Mia has a red ball. Where is it?"]
+explorer = PrefixExplorer(presets={"three topics": prompts, "another name": names})
 second = explorer.explained(0)[1]
 print(f"You expect {my_guess} hits; there are {sum(b.state == 'hit' for b in second.blocks)}.")
 explorer
 
 # %% [markdown]
-# Only whole blocks are shared. After the first miss there is nothing to find, even where tokens are equal again:
-# `<|im_end|>` and what follows is the same in all three.
+# Only whole blocks are shared. After the first miss nothing can be found, even where tokens are equal again.
 #
-# Why? Attention has mixed into a token's keys and values all that came **before** it. So the name of a block must
-# stand for its tokens *and for everything before them*. A chain does that cheaply: the hash of a block is made of
-# its own tokens and of the hash of the block before.
+# Why? Attention has mixed into a token's keys and values all that came **before** it. So a block's name must stand for
+# its tokens *and for everything before them*. A chain does that cheaply: the hash of a block is made of its own tokens
+# and of the hash of the block before.
 #
-# Choose "in the middle" and uncheck "hashes are chained": the cache would hand out keys and values of another
-# text, and nobody would notice but the reader of the answer.
+# Choose "another name" and uncheck "hashes are chained". The second block has the same tokens, but its keys and values
+# know about Tom. The cache would hand them to Mia, and only the reader of the answer would notice.
 #
 # The tools: `xxhash.xxh64()` makes a hasher, `update` feeds it bytes, `intdigest()` reads the number.
 
@@ -346,24 +345,25 @@ rules = "You are a friendly helper. Keep the sentences short. Never be rude. " *
 pool = {"kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
 figure, axis = plt.subplots(figsize=(8, 2.4))
 
-for caching, name, color, shift in [(False, "without", ORANGE, -0.2), (True, "with cache", BLUE, 0.2)]:
-    with me.LLM("qwen3-tiny", enable_prefix_caching=caching, **pool) as engine:
-        waits = []
+for k, (name, color) in enumerate([("without", ORANGE), ("with cache", BLUE)]):
+    with me.LLM("qwen3-tiny", enable_prefix_caching=name == "with cache", **pool) as engine:
+        engine.generate([list(range(400))], params, use_tqdm=False)  # the first run is slow
+        waits, computed = [], 0
         for topic in ["explain a cat", *topics]:
             (answer,) = engine.generate(rules + topic, params, use_tqdm=False)
             waits.append(1000 * answer["metrics"]["time_to_first_token"])
-        print(f"{name:10}: {engine.scheduler.num_prefill_tokens:5} prompt tokens computed")
-    places = [k + shift for k in range(4)]
-    axis.bar_label(axis.bar(places, waits, 0.38, color=color, label=name), fmt="%.0f")
+            computed += answer["num_prompt_tokens"] - answer["num_cached_tokens"]
+        print(f"{name:10}: {computed:5} prompt tokens computed")
+    bars = axis.bar([n + 0.4 * k for n in range(4)], waits, 0.38, color=color, label=name)
+    axis.bar_label(bars, fmt="%.0f")
 
-axis.set(ylabel="ms to the first token", xlabel="question", xticks=range(4))
+axis.set(ylabel="ms to the first token", xlabel="question", xticks=[0.2, 1.2, 2.2, 3.2])
 axis.set_xticklabels(["first", "second", "third", "fourth"])
 axis.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The first question pays for all. (It also pays for whatever the engine does for the first time.) After it, a
-# question costs its own few tokens.
+# The first question pays for all. After it, a question costs its own few tokens.
 #
 # ## Taking back
 #
@@ -403,7 +403,8 @@ def serve(manager, token_ids):
     """One request, from its arrival to its end; returns the tokens it found in the cache."""
     seq = Sequence(token_ids, block_size=4)
     manager.allocate(seq)
-    num_hits, seq.num_scheduled_tokens = seq.num_cached_tokens, len(seq) - seq.num_cached_tokens
+    num_hits = seq.num_cached_tokens
+    seq.num_scheduled_tokens = len(seq) - num_hits
     manager.hash_blocks(seq)
     manager.deallocate(seq)
     return num_hits
