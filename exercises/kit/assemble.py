@@ -267,7 +267,8 @@ class Mine:
 
         def box(text: str, whose: str, title: str = "") -> str:
             mark, style = styles.get(whose, ("", OURS))
-            return f"<span title='{html.escape(title)}' style='{BOX};{style}'>{mark}{html.escape(text)}</span>"
+            hover = f" title='{html.escape(title)}'" if title else ""
+            return f"<span{hover} style='{BOX};{style}'>{mark}{html.escape(text)}</span>"
 
         boxes: dict[str, list[str]] = {}
         for exercise_id, place, whose in self.rows():
