@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: ffc7b4991a8d
+# derived: 3ef2c8b33669
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -54,8 +54,9 @@ def allocate(self, seq: Sequence) -> None:
 
 # --- ch05.deallocate
 def deallocate(self, seq: Sequence) -> None:
-    """Take all blocks of `seq` back; afterwards its table is empty, and none of its tokens is cached.
+    """Take all blocks of `seq` back.
 
+    Afterwards its block table is empty, and none of its tokens is cached.
     A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
     The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
     """

@@ -77,8 +77,9 @@ def allocate(self, seq: Sequence) -> None:
 # the left, so those of a sequence go in tail first: the tail is evicted first, and a prefix survives longest. The
 # other way around, the first block would go first, and all the rest, though still there, could not be hit any more.
 def deallocate(self, seq: Sequence) -> None:
-    """Take all blocks of `seq` back; afterwards its table is empty, and none of its tokens is cached.
+    """Take all blocks of `seq` back.
 
+    Afterwards its block table is empty, and none of its tokens is cached.
     A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
     The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
     """

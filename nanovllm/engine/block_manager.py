@@ -131,8 +131,9 @@ class BlockManager:
             self._append_new_block(seq)
 
     def deallocate(self, seq: Sequence) -> None:
-        """Take all blocks of `seq` back; afterwards its table is empty, and none of its tokens is cached.
+        """Take all blocks of `seq` back.
 
+        Afterwards its block table is empty, and none of its tokens is cached.
         A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
         The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
         """
