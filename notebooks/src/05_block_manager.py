@@ -292,9 +292,38 @@ print(f"You expected {my_guess} for the second.")
 # Before the scheduler admits a sequence, it asks. The counting is given.
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.num_new_blocks}}
+#
+# ### Predict
+#
+# Requests with the same 16 tokens at the start and 8 of their own: 6 blocks each. The pool has 20. How many fit at
+# the same time, without sharing and with it? Guess now; the answer comes after the exercise.
 
 # %%
 # {{exercise ch05.can_allocate}}
+
+# %%
+my_guesses = {"without sharing": 6, "with sharing": 6}  # requests; change me
+
+me = mine()
+
+
+def start(manager, token_ids):
+    """A request arrives, and a step computes its tokens."""
+    seq = me.engine.sequence.Sequence(token_ids, block_size=4)
+    manager.allocate(seq)
+    seq.num_scheduled_tokens = len(seq) - seq.num_cached_tokens
+    manager.hash_blocks(seq)
+    return seq
+
+
+for caching, (name, my_guess) in enumerate(my_guesses.items()):
+    manager = me.engine.block_manager.BlockManager(20, 4, enable_prefix_caching=bool(caching))
+    requests = [[*range(16), *[100 + n] * 8] for n in range(20)]
+    fitting = 0
+    while manager.can_allocate(me.engine.sequence.Sequence(requests[fitting], block_size=4)):
+        start(manager, requests[fitting])
+        fitting += 1
+    print(f"{name}: {fitting} requests fit, you said {my_guess}")
 
 # %% [markdown]
 # ## Handing out
@@ -390,7 +419,7 @@ my_guess = "first or last?"  # change me, then solve the exercise; the number co
 
 # %%
 me = mine()
-Manager, Sequence = me.engine.block_manager.BlockManager, me.engine.sequence.Sequence
+Manager = me.engine.block_manager.BlockManager
 
 
 class OtherOrder(Manager):
@@ -401,11 +430,8 @@ class OtherOrder(Manager):
 
 def serve(manager, token_ids):
     """One request, from its arrival to its end; returns the tokens it found in the cache."""
-    seq = Sequence(token_ids, block_size=4)
-    manager.allocate(seq)
+    seq = start(manager, token_ids)
     num_hits = seq.num_cached_tokens
-    seq.num_scheduled_tokens = len(seq) - num_hits
-    manager.hash_blocks(seq)
     manager.deallocate(seq)
     return num_hits
 
