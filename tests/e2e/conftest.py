@@ -65,6 +65,7 @@ def expect(target):
     """Playwright's assertions, which wait; imported late, so that tests that are not run need no browser."""
     from playwright.sync_api import expect
 
+    expect.set_options(timeout=30_000)  # milliseconds; the usual five seconds are not enough for a busy machine
     return expect(target)
 
 
