@@ -236,9 +236,10 @@ explorer
 # and of the hash of the block before.
 #
 # Choose "another name" and uncheck "hashes are chained". The second block has the same tokens, but its keys and values
-# know about Tom. The cache would hand them to Mia, and only the reader of the answer would notice.
+# know about Tom. The cache would hand them to Mia.
 #
-# The tools: `xxhash.xxh64()` makes a hasher, `update` feeds it bytes, `intdigest()` reads the number.
+# The tools: `xxhash.xxh64()` makes a hasher, `update` feeds it bytes, `intdigest()` reads the number. A token
+# id does not fit into one byte.
 
 # %%
 # {{exercise ch05.compute_hash}}
@@ -366,7 +367,7 @@ BlockTable(trace)
 # %% [markdown]
 # ## What a hit saves
 #
-# The time until the first token is the time that a user waits. Here a long system message of about 400 tokens comes
+# The time until the first token is the time that a user waits. Here a system message of more than 400 tokens comes
 # with four questions, to your engine with and without prefix caching. Measured on this run.
 
 # %%
