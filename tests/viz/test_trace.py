@@ -3,9 +3,11 @@
 import copy
 import hashlib
 import json
+import sys
 
 import pytest
 
+import nanovllm.viz
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config, resolve_model
 from nanovllm.engine.block_manager import BlockManager
@@ -312,6 +314,11 @@ def test_a_run_that_raises_is_drawn_up_to_there():
     trace = record_scheduler(ForgetfulScheduler(config), *arguments, keep_error=True)
     assert [step["kind"] for step in trace["steps"]] == ["init", "prefill", "error"]
     assert check_trace(trace) == ["step 2: the engine raised KeyError: 'seq'"]
+
+
+def test_record_is_the_function_even_after_the_module_of_that_name_was_imported():
+    assert sys.modules["nanovllm.viz.record"].record is record
+    assert nanovllm.viz.record is record and callable(nanovllm.viz.record_scheduler)
 
 
 def test_lists_of_different_length_are_refused():
