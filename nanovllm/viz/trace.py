@@ -111,12 +111,13 @@ def _derived_events(trace: Trace, i: int) -> Iterator[dict[str, Any]]:
     step, after = trace["steps"][i], trace["steps"][i]["after"]
     before = state_before(trace, i) if i else {"seqs": {}, "ref": {}, "hash": {}}
     scheduled = {item["seq"]: item["n"] for item in step["scheduled"]}
+    for preempted in reversed(before.get("running", [])):  # the newest is the first to go
+        if after["seqs"].get(str(preempted), {}).get("status") == "WAITING":
+            yield {"event": "preempt", "seq": preempted}
     for seq_id, seq in after["seqs"].items():
         old = before["seqs"].get(seq_id, {"table": [], "status": "WAITING", "kv": 0})
         if seq_id not in before["seqs"]:
             yield {"event": "arrive", "seq": int(seq_id)}
-        if old["status"] == "RUNNING" and seq["status"] == "WAITING":
-            yield {"event": "preempt", "seq": int(seq_id)}
         if seq["table"] and not old["table"]:
             cached = seq["kv"] - scheduled.get(int(seq_id), 0)
             yield {"event": "admit", "seq": int(seq_id), "cached": cached, "new": seq["len"] - cached}

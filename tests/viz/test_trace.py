@@ -297,6 +297,18 @@ def test_a_scheduler_that_reports_nothing_is_recorded_all_the_same():
     assert {"event": "share", "seq": 1, "block": 0, "derived": True} in trace["steps"][2]["events"]
 
 
+def test_several_preemptions_in_a_step_are_derived_newest_first():
+    config = Config("qwen3-tiny", max_model_len=16, kvcache_block_size=4, num_kvcache_blocks=7, device="cpu")
+    scheduler = SilentBlockManagerScheduler(config)
+    scheduler.output_lengths.extend([1] * 8)  # expecting short answers, it admits more than fits
+    scheduler.sorted_lengths = [1] * 8
+    prompts = [[10 * n + k for k in range(1, 5)] for n in range(5)]
+    trace = record_scheduler(scheduler, config, prompts, SamplingParams(max_tokens=10), seed=3)
+    preempted = [[e["seq"] for e in step["events"] if e["event"] == "preempt"] for step in trace["steps"]]
+    assert max(map(len, preempted)) > 1, preempted
+    assert check_trace(trace) == []
+
+
 class ForgetfulScheduler(Scheduler):
     """Like a learner's: wrong after a while."""
 
