@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: b0f2157f1a9e
+# derived: 3ef2c8b33669
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -41,10 +41,13 @@ def can_allocate(self, seq: Sequence) -> bool:
 
 # --- ch05.allocate
 def allocate(self, seq: Sequence) -> None:
-    """Give `seq` blocks for all its tokens, sharing cached ones; set `block_table` and `num_cached_tokens`.
+    """Give `seq` blocks for all its tokens, and set its `block_table`: first what it can share, then new ones.
+
+    `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them again.
 
     Raises:
         RuntimeError: the sequence has blocks already, or there are not enough (ask `can_allocate` first).
+            Nothing is changed then.
     """
     raise NotImplementedError("ch05.allocate")
 
@@ -53,6 +56,8 @@ def allocate(self, seq: Sequence) -> None:
 def deallocate(self, seq: Sequence) -> None:
     """Take all blocks of `seq` back.
 
+    Afterwards its block table is empty, and none of its tokens is cached.
+    A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
     The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
     """
     raise NotImplementedError("ch05.deallocate")

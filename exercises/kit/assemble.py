@@ -6,6 +6,7 @@ is never rewritten, so it can be imported beside ours, pickled, traced, and star
 
 import ast
 import dataclasses
+import html
 import importlib
 import json
 import os
@@ -23,6 +24,12 @@ from .workspace import Answer, Workspace, digest
 
 KEPT_PACKAGES = 100
 PARAMETER_CLASSES = ("SamplingParams", "BeamSearchParams")
+# How the map of the engine looks.
+CELL = "text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0;background:none;line-height:1.9"
+BOX = "border-radius:0.3em;padding:0.1em 0.5em;white-space:nowrap;display:inline-block;line-height:1.4"
+YOURS = "background:#009E73;border:1px solid #009E73;color:#000"
+NOT_PASSED = "border:1px dashed #D55E00"
+OURS = "border:1px solid #767676;opacity:0.85"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,14 +261,27 @@ class Mine:
         lines = [f"{'*' if whose.startswith('yours') else ' '} {place:{width}}  {whose}" for _, place, whose in rows]
         return "\n".join([f"Your engine: {len(self.answers)} of {len(rows)} functions are yours", *lines])
 
-    def _repr_markdown_(self) -> str:
-        rows = self.rows()
-        lines = [
-            f"| `{id_}` | `{place}` | {'**' + whose + '**' if whose.startswith('yours') else whose} |"
-            for id_, place, whose in rows
-        ]
-        head = [f"**Your engine:** {len(self.answers)} of {len(rows)} functions are yours", ""]
-        return "\n".join([*head, "| exercise | function | whose |", "|---|---|---|", *lines])
+    def _repr_html_(self) -> str:
+        """The map: a row a file, a box a function; the learner's are filled, and marked for those who see no color."""
+        styles = {"yours": ("✓ ", YOURS), "yours, not passed yet": ("… ", NOT_PASSED)}
+
+        def box(text: str, whose: str, title: str = "") -> str:
+            mark, style = styles.get(whose, ("", OURS))
+            hover = f" title='{html.escape(title)}'" if title else ""
+            return f"<span{hover} style='{BOX};{style}'>{mark}{html.escape(text)}</span>"
+
+        boxes: dict[str, list[str]] = {}
+        for exercise_id, place, whose in self.rows():
+            path, _, name = place.partition(": ")
+            boxes.setdefault(path, []).append(box(name, whose, f"{exercise_id}: {whose}"))
+        rows = "".join(
+            f"<tr style='background:none'><td style='{CELL};white-space:nowrap'>{html.escape(path)}</td>"
+            f"<td style='{CELL}'>{' '.join(functions)}</td></tr>"
+            for path, functions in boxes.items()
+        )
+        head = f"<b>Your engine:</b> {len(self.answers)} of {len(self.rows())} functions are yours"
+        key = " ".join(box(whose, whose) for whose in (*styles, "ours"))
+        return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table></div>"
 
 
 def _spliced() -> list[Exercise]:

@@ -63,9 +63,11 @@ class Result:
         if self.finding:
             rows += [("the case", self.finding.story)]
             rows += [("steps", "\n".join(self.finding.steps))] if self.finding.steps else []
-            rows += [("looked at", self.finding.what), ("expected", self.finding.expected), ("got", self.finding.got)]
             rows += [("raised", "\n".join(self.finding.error))]
-        rows += [("where", "\n".join(self.details)), ("likely", self.diagnosis), ("together", self.whole)]
+            if not self.finding.error:
+                rows += [("looked at", self.finding.what)]
+                rows += [("expected", self.finding.expected), ("got", self.finding.got)]
+        rows += [("likely", self.diagnosis), ("together", self.whole), ("where", "\n".join(self.details))]
         rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]
         return [(label, text) for label, text in rows if text]
 
@@ -195,7 +197,7 @@ def reference_tokens() -> list[list[int]]:
         outcome = runner.run(grading.generate, package=package, limit=ENGINE_LIMIT)
         if outcome.kind != "returned":
             raise RuntimeError("\n".join(["the engine itself does not run here:", *outcome.where, outcome.prints]))
-        return outcome.value[0]
+        return outcome.value.tokens
 
     return _cached("reference", stamp, compute)
 
@@ -222,11 +224,14 @@ def _problem(answers: list[Answer]) -> tuple[str, runner.Outcome]:
         return "the engine did not come to an end", outcome
     if outcome.kind != "returned":
         return "the engine stopped with an error", outcome
-    tokens, never_called = outcome.value
-    if never_called:
-        return f"the engine never called your {', '.join(never_called)}", outcome
-    if tokens != reference_tokens():
+    written: grading.Written = outcome.value
+    if written.never_called:
+        return f"the engine never called your {', '.join(written.never_called)}", outcome
+    outcome.where = written.broken_rule
+    if written.tokens != reference_tokens():
         return "the engine writes another text than ours", outcome
+    if written.broken_rule:
+        return "the engine writes the same text as ours, but its blocks or queues are not in order", outcome
     return "", outcome
 
 

@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -205,12 +205,22 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
     return Verdict(hasher.hexdigest(), finding, kept, len(cases), num_failed)
 
 
-def generate(package: Package) -> tuple[list[list[int]], list[str]]:
-    """Have a package's engine write, greedily.
+class Written(NamedTuple):
+    """What an engine did: the tokens of each answer, who was not needed, and which rule was broken first.
 
-    Returns:
-        the tokens of each answer, and the ids of exercises whose spliced function was never called.
+    Args:
+        tokens: of each answer.
+        never_called: ids of exercises whose spliced function was never called.
+        broken_rule: a few lines; empty if all steps keep the rules, or if there is nothing here to check them with.
     """
+
+    tokens: list[list[int]]
+    never_called: list[str]
+    broken_rule: tuple[str, ...]
+
+
+def generate(package: Package) -> Written:
+    """Have a package's engine write, greedily, and watch its blocks and queues meanwhile."""
     # tqdm makes a semaphore of the system for its bars, even hidden ones; a thread's lock leaves nothing behind.
     tqdm.set_lock(threading.RLock())
     module = package.load()
@@ -221,13 +231,35 @@ def generate(package: Package) -> tuple[list[list[int]], list[str]]:
     try:
         with module.LLM("qwen3-tiny", **options) as llm:
             _run_as_in_a_worker(llm)
+            recorder = package.module("engine.trace").TraceRecorder(llm)
             answers = [answer for params in rounds for answer in llm.generate(PROMPTS, params, use_tqdm=False)]
     finally:
         sys.setprofile(None)
     failed = [answer["error"] for answer in answers if answer["finish_reason"] == "error"]
     if failed:
         raise RuntimeError(failed[0])
-    return [list(answer["token_ids"]) for answer in answers], sorted(calls.missing.values())
+    tokens = [list(answer["token_ids"]) for answer in answers]
+    return Written(tokens, sorted(calls.missing.values()), first_broken_rule(recorder.trace, package))
+
+
+def first_broken_rule(trace: dict[str, Any], package: Package) -> tuple[str, ...]:
+    """The step at which a run first breaks a rule of scheduling or paging, in words; empty if it never does.
+
+    Nothing is found where the widgets' part of the package is missing: the rules are there.
+    """
+    try:
+        from nanovllm.viz.block_table import describe_step
+        from nanovllm.viz.trace import complete_events, find_problems
+    except ImportError:
+        return ()
+    compute_hash = package.module("engine.block_manager").BlockManager.compute_hash
+    problems = find_problems(complete_events(trace), compute_hash=compute_hash)
+    if not problems:
+        return ()
+    step = problems[0].step
+    wrong = [problem.message for problem in problems if problem.step == step]
+    more = [f"and {len(wrong) - 3} more like these"] if len(wrong) > 3 else []
+    return (f"step {step} of the run: {describe_step(trace, step)}", "after it:", *wrong[:3], *more)
 
 
 def record(package: Package) -> dict[str, Any]:

@@ -22,7 +22,13 @@ from typing import Any
 
 from .assemble import Package, Piece
 
-PRELOADED = ["torch", "xxhash", "exercises.kit.grading", "transformers.models.auto.tokenization_auto"]
+PRELOADED = [
+    "torch",
+    "xxhash",
+    "exercises.kit.grading",
+    "nanovllm.viz.block_table",
+    "transformers.models.auto.tokenization_auto",
+]
 START_LIMIT = 180.0  # seconds until torch is imported; the first time on a cold disk that takes a while
 LONGEST_PRINTS = 1_000_000  # characters
 LONGEST_TRACEBACK = 8  # lines, two for each call; an even number of calls

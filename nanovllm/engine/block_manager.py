@@ -110,10 +110,13 @@ class BlockManager:
         return found
 
     def allocate(self, seq: Sequence) -> None:
-        """Give `seq` blocks for all its tokens, sharing cached ones; set `block_table` and `num_cached_tokens`.
+        """Give `seq` blocks for all its tokens, and set its `block_table`: first what it can share, then new ones.
+
+        `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them again.
 
         Raises:
             RuntimeError: the sequence has blocks already, or there are not enough (ask `can_allocate` first).
+                Nothing is changed then.
         """
         if seq.block_table:
             raise RuntimeError(f"sequence {seq.seq_id} already has blocks")
@@ -130,20 +133,18 @@ class BlockManager:
     def deallocate(self, seq: Sequence) -> None:
         """Take all blocks of `seq` back.
 
+        Afterwards its block table is empty, and none of its tokens is cached.
+        A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
         The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
         """
-        released = []
         for block_id in reversed(seq.block_table):
             block = self.blocks[block_id]
             block.ref_count -= 1
             if block.ref_count == 0:
                 self.used_block_ids.remove(block_id)
                 self.free_block_ids[block_id] = None
-                released.append(block_id)
         seq.block_table = []
         seq.num_cached_tokens = 0
-        if self.recorder:
-            self.recorder.event("release", seq, blocks=released)
 
     def can_append(self, seq: Sequence) -> bool:
         """Whether there is a slot for the last token of `seq`: in its last block, or in a free one."""

@@ -4,7 +4,6 @@ Nothing is recorded, and nothing costs time, unless a recorder is attached.
 """
 
 import platform
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +50,7 @@ class TraceRecorder:
         self.engine = engine
         self.scheduler = engine.scheduler
         self.events: list[dict[str, Any]] = []
+        self.free: set[int] = set()  # when it was looked at last
         config = engine.config
         self.trace: dict[str, Any] = {
             "format": FORMAT,
@@ -88,16 +88,23 @@ class TraceRecorder:
     def event(self, kind: str, seq: Sequence, **data: Any) -> None:
         """Note that something happened to `seq` in the step that is being made; `hash` and `parent` become hex."""
         self._take_tokens(seq)
+        released = self._newly_free()
+        if kind in ("preempt", "finish"):  # deallocate itself reports nothing: what it does shows in the free list
+            self.events.append({"event": "release", "seq": seq.seq_id, "blocks": released})
         for name in HASHES & data.keys():
             data[name] = as_hex(data[name])
         self.events.append({"event": kind, "seq": seq.seq_id, **data})
 
-    def start_step(self) -> float:
-        """Time at which a step starts, in seconds."""
-        return time.perf_counter()
+    def _newly_free(self) -> list[int]:
+        """Blocks that have been freed since this was asked last, in order."""
+        free = self.scheduler.block_manager.free_block_ids
+        released = [block_id for block_id in free if block_id not in self.free]
+        self.free = set(free)
+        return released
 
     def end_step(self, kind: str, scheduled: list[tuple[int, int]], ms: float | None) -> None:
         """Close a step: `scheduled` are pairs of sequence id and number of tokens computed."""
+        self._newly_free()
         self.trace["steps"].append(
             {
                 "i": len(self.trace["steps"]),

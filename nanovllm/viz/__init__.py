@@ -6,6 +6,8 @@ The widgets need the extra `notebooks`; traces and their checks need nothing bey
 from importlib import import_module
 from typing import Any
 
+# Not on first use like the widgets: whoever imports the module of this name first would get it instead of the function.
+from .record import record, record_scheduler
 from .trace import check_trace, load_trace, save_trace
 
 _LAZY = {
@@ -15,11 +17,9 @@ _LAZY = {
     "PrefixSimulation": "widgets",
     "SequenceView": "widgets",
     "Timeline": "widgets",
-    "record": "record",
-    "record_scheduler": "record",
 }
 
-__all__ = ["check_trace", "load_trace", "save_trace", *_LAZY]
+__all__ = ["check_trace", "load_trace", "record", "record_scheduler", "save_trace", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:

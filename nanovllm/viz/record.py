@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..config import Config
+from ..engine.block_manager import BlockManager
 from ..engine.llm_engine import LLMEngine
 from ..engine.scheduler import Scheduler
 from ..engine.sequence import Sequence
@@ -226,7 +227,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for name, plan in (("story", STORY), ("batch", BATCH)):
         trace = record_shipped(plan, args.model)
-        problems = check_trace(trace)
+        problems = check_trace(trace, compute_hash=BlockManager.compute_hash)
         events = [event for step in trace["steps"] for event in step["events"]]
         if any(event.get("reason") == "stop" for event in events):
             problems.append("an answer ended early, so that the run is not what is told of it; give it other prompts")

@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..engine.block_manager import NO_HASH, BlockManager
+from ..engine.block_manager import NO_HASH
 from ..engine.trace import FORMAT, VERSION, as_hex
 
 Trace = dict[str, Any]
@@ -118,12 +118,13 @@ def _derived_events(trace: Trace, i: int) -> Iterator[dict[str, Any]]:
     step, after = trace["steps"][i], trace["steps"][i]["after"]
     before = state_before(trace, i) if i else {"seqs": {}, "ref": {}, "hash": {}}
     scheduled = {item["seq"]: item["n"] for item in step["scheduled"]}
+    for preempted in reversed(before.get("running", [])):  # the newest is the first to go
+        if after["seqs"].get(str(preempted), {}).get("status") == "WAITING":
+            yield {"event": "preempt", "seq": preempted}
     for seq_id, seq in after["seqs"].items():
         old = before["seqs"].get(seq_id, {"table": [], "status": "WAITING", "kv": 0})
         if seq_id not in before["seqs"]:
             yield {"event": "arrive", "seq": int(seq_id)}
-        if old["status"] == "RUNNING" and seq["status"] == "WAITING":
-            yield {"event": "preempt", "seq": int(seq_id)}
         if seq["table"] and not old["table"]:
             cached = seq["kv"] - scheduled.get(int(seq_id), 0)
             yield {"event": "admit", "seq": int(seq_id), "cached": cached, "new": seq["len"] - cached}
@@ -154,7 +155,8 @@ def check_trace(trace: Trace, complete: bool = True, compute_hash: HashFunction 
     Args:
         trace: of any engine with the same recorder, a learner's too.
         complete: the run is over, so after the last step nothing may be left.
-        compute_hash: the hash function of the engine, if it is not the package's.
+        compute_hash: the engine's hash function. Without it, only equal content must have equal hashes and different
+            content different ones, so that an engine may name its blocks as it likes.
 
     Returns:
         sentences such as "step 9: block 4 is free, but in the table of B".
@@ -166,12 +168,12 @@ def find_problems(trace: Trace, complete: bool = True, compute_hash: HashFunctio
     """The same as `check_trace`, with the step beside the message."""
     if (trace.get("format"), trace.get("version")) != (FORMAT, VERSION):
         return [Problem(0, f"this is not a {FORMAT} of version {VERSION}")]
-    compute_hash = compute_hash or BlockManager.compute_hash
+    names = Names(compute_hash)
     problems: list[Problem] = []
     for i, step in enumerate(trace["steps"]):
         if step["kind"] == "error":  # the state may be anything
             return [*problems, Problem(i, f"the engine raised {trace['error']}")]
-        messages = [*_check_pool(trace, i), *_check_tables(trace, i), *_check_content(trace, i, compute_hash)]
+        messages = [*_check_pool(trace, i), *_check_tables(trace, i), *_check_content(trace, i, names)]
         messages += _check_queues(trace, i)
         if step["kind"] != "init":
             messages += [*_check_progress(trace, i), *_check_refusals(trace, i), *_check_preemptions(trace, i)]
@@ -221,7 +223,29 @@ def _check_tables(trace: Trace, i: int) -> Iterator[str]:
             yield f"{name} is running, but has {seq['kv']} of {seq['len']} tokens stored instead of all but the last"
 
 
-def _check_content(trace: Trace, i: int, compute_hash: HashFunction) -> Iterator[str]:
+class Names:
+    """Whether blocks have the hashes that they should: those of a function, or else one for each content."""
+
+    def __init__(self, compute_hash: HashFunction | None) -> None:
+        self.compute_hash = compute_hash
+        self.contents: dict[tuple[int, tuple[int, ...]], int] = {}  # a block after a content: a number
+        self.hash_of: dict[int, str] = {}
+        self.content_of: dict[str, int] = {}
+
+    def follow(self, chain: int, token_ids: list[int]) -> int:
+        """What stands for a block and all before it: the function's hash, or a number of our own."""
+        if self.compute_hash:
+            return self.compute_hash(token_ids, chain)
+        return self.contents.setdefault((chain, tuple(token_ids)), len(self.contents))
+
+    def is_right(self, chain: int, found: str) -> bool:
+        """Whether a block that `chain` stands for may have this hash."""
+        if self.compute_hash:
+            return found == as_hex(chain)
+        return self.hash_of.setdefault(chain, found) == found and self.content_of.setdefault(found, chain) == chain
+
+
+def _check_content(trace: Trace, i: int, names: Names) -> Iterator[str]:
     """A shared block holds the same tokens for all its owners, and a block's hash is that of its content."""
     after, block_size = trace["steps"][i]["after"], trace["config"]["block_size"]
     prefixes: dict[int, tuple[str, list[int]]] = {}
@@ -236,10 +260,10 @@ def _check_content(trace: Trace, i: int, compute_hash: HashFunction) -> Iterator
             if prefix != tokens[:end]:
                 yield f"{other} and {name} share block {block_id}, but their first {end} tokens differ"
             if is_full:
-                chain = compute_hash(tokens[end - block_size : end], chain)
+                chain = names.follow(chain, tokens[end - block_size : end])
             if found and not is_full:
                 yield f"block {block_id} of {name} is not full, but has a hash"
-            elif found and found != as_hex(chain):
+            elif found and not names.is_right(chain, found):
                 yield f"block {block_id} of {name} has a hash that is not that of its tokens and those before"
             elif is_full and not found and trace["config"].get("enable_prefix_caching", True):
                 yield f"block {block_id} of {name} is full, but has no hash"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exercises.kit import notebooks
+from exercises.kit import manifest, notebooks
 
 SOURCES = notebooks.sources()
 
@@ -21,6 +21,21 @@ def test_chapter_runs_in_any_folder(source, tmp_path):
         output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]
     assert len(pictures) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "source", [s for s in SOURCES if "{{exercise" in s.read_text(encoding="utf-8")], ids=lambda source: source.stem
+)
+def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path):
+    chapter = f"ch{source.stem[:2]}"
+    solved = [exercise for exercise in manifest.load().values() if exercise.chapter <= chapter]
+    notebook = notebooks.derive(source)
+    notebooks.execute(notebook, tmp_path, answers={exercise.id: exercise.reference() for exercise in solved})
+    shown = [str(cell.outputs) for cell in notebook.cells if cell.source.startswith(f"%%exercise {chapter}.")]
+    assert len(shown) == sum(exercise.chapter == chapter for exercise in solved)
+    assert all(": passed" in text for text in shown), shown
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -265,6 +266,47 @@ def test_sequences_travel_in_the_plugged_in_engine(name):
     assert problem and "never called" not in problem
 
 
+LEAKS = """\
+def deallocate(self, seq):
+    table = seq.block_table[1:] if seq.finish_reason and seq.seq_id == 1 else seq.block_table
+    for block_id in reversed(table):
+        block = self.blocks[block_id]
+        block.ref_count -= 1
+        if block.ref_count == 0:
+            self.used_block_ids.remove(block_id)
+            self.free_block_ids[block_id] = None
+    seq.block_table = []
+    seq.num_cached_tokens = 0
+"""
+
+
+def test_a_leak_that_the_text_does_not_show_is_told_with_its_step():
+    result = checks.grade(parse(DEALLOCATE, LEAKS))
+    assert result.status == "failed" and result.finding is None
+    assert "the same text as ours, but its blocks or queues are not in order" in result.summary
+    step, after, first, *_ = result.details
+    assert re.match(r"step \d+ of the run: .*B is finished", step) and after == "after it:"
+    assert re.fullmatch(r"block \d+ has reference count \d, but is in \d tables .*", first)
+
+
+def test_the_function_that_leaks_is_named_among_all():
+    result = checks.grade(ours("ch05.may_append"), [ours("ch05.allocate"), parse(DEALLOCATE, LEAKS)])
+    assert result.passed and result.blamed == "ch05.deallocate"
+    assert "its blocks or queues are not in order" in result.whole and "B is finished" in result.details[0]
+
+
+def test_our_own_engine_keeps_the_rules_and_where_they_are_missing_nothing_is_said(monkeypatch):
+    package = assemble.assemble()
+    assert runner.run(grading.generate, package=package, limit=60).value.broken_rule == ()
+    config = {"block_size": 4, "num_blocks": 1, "max_num_seqs": 1}
+    lost = {"format": "nanovllm-trace", "version": 1, "config": config, "seqs": {}}
+    after = {"waiting": [], "running": [], "free": [], "ref": {}, "hash": {}, "seqs": {}}
+    lost["steps"] = [{"i": 0, "kind": "init", "scheduled": [], "events": [], "after": after, "ms": None}]
+    assert "block 0 is lost" in grading.first_broken_rule(lost, package)[2]
+    monkeypatch.setitem(sys.modules, "nanovllm.viz.trace", None)
+    assert grading.first_broken_rule(lost, package) == ()
+
+
 def test_faster_paths_are_turned_off_only_for_code_that_is_not_ours():
     bypass = {"enforce_eager": True, "nanovllm.engine.scheduler:LENGTH_HISTORY": 7}
     exercise = dataclasses.replace(DEALLOCATE, bypassed_by=bypass)
@@ -351,10 +393,9 @@ def test_the_map_says_what_is_whose(me, workspace):
     assert f"1 of {len(EXERCISES)} functions are yours" in text
     assert "BlockManager.deallocate    yours, not passed yet" in text
     workspace.note(DEALLOCATE, status="passed")
-    assert (
-        "| `ch05.deallocate` | `engine/block_manager.py: BlockManager.deallocate` | **yours** |" in me._repr_markdown_()
-    )
-    assert me._repr_markdown_().count("| ours |") == len(EXERCISES) - 1
+    boxes = re.findall(r"<span title='(.*?)'.*?>(.*?)</span>", me._repr_html_())
+    assert ("ch05.deallocate: yours", "✓ BlockManager.deallocate") in boxes
+    assert sum(title.endswith(": ours") for title, _ in boxes) == len(EXERCISES) - 1 == len(boxes) - 1
 
 
 def test_an_answer_that_cannot_be_used_is_replaced_by_ours(workspace):

@@ -66,6 +66,7 @@ def expect(target):
     """Playwright's assertions, which wait; imported late, so that tests that are not run need no browser."""
     from playwright.sync_api import expect
 
+    expect.set_options(timeout=30_000)  # milliseconds; the usual five seconds are not enough for a busy machine
     return expect(target)
 
 
@@ -130,16 +131,24 @@ def executed_notebook(tmp_path_factory):
 def lab(tmp_path_factory, executed_notebook):
     """Address and token of a JupyterLab that knows nothing of the user's settings; its folder holds two notebooks."""
     home = tmp_path_factory.mktemp("lab")
-    root, settings = home / "root", home / "settings"
+    root = home / "root"
     root.mkdir()
-    settings.mkdir()
     write_notebook(root / "live.ipynb")
     shutil.copy(executed_notebook, root / "untrusted.ipynb")
+    with run_lab(home, root) as lab:
+        yield lab
+
+
+@contextlib.contextmanager
+def run_lab(home, root, **variables):
+    """A JupyterLab for the folder `root`, with everything of its own in `home`; gives its address and token."""
+    settings = home / "settings"
+    settings.mkdir()
     (settings / "overrides.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
     token = secrets.token_hex(16)
     folders = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     env = os.environ | {f"JUPYTER_{key}_DIR": str(home / name) for key, name in folders.items()}
-    env |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_TOKEN": token}
+    env |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_TOKEN": token} | variables
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

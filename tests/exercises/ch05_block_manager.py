@@ -192,8 +192,9 @@ def thousands_of_blocks(engine, check):
 @case("ch05.can_allocate")
 def an_empty_pool(engine, check):
     """Nobody is there yet. A sequence fits if its last block, perhaps partly filled, is still there for it."""
+    pool = Pool(engine, check, num_blocks=3)
     for num_tokens, expected in [(1, True), (8, True), (11, True), (12, True), (13, False), (40, False)]:
-        pool = Pool(engine, check, num_blocks=3)
+        check.step(f"would a sequence of {num_tokens} tokens fit?")
         answer = pool.manager.can_allocate(pool.make(range(num_tokens)))
         check.equal(f"can_allocate for {num_tokens} tokens", answer, expected)
 

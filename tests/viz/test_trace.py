@@ -5,11 +5,14 @@ import copy
 import hashlib
 import itertools
 import json
+import sys
 
 import pytest
 
+import nanovllm.viz
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config, resolve_model
+from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.trace import TraceRecorder
 from nanovllm.viz.block_table import describe_step
@@ -223,6 +226,18 @@ def test_a_run_that_is_still_going_is_not_a_mistake(story):
     assert check_trace(story, complete=False) == []
 
 
+def test_an_engine_may_name_its_blocks_as_it_likes_but_one_content_has_one_name(story):
+    renamed = copy.deepcopy(story)
+    for step in renamed["steps"]:
+        step["after"]["hash"] = {block: value[::-1] for block, value in step["after"]["hash"].items()}
+    assert check_trace(renamed) == []
+    assert check_trace(renamed, compute_hash=BlockManager.compute_hash)[0].startswith("step 1: block 0 of A has a hash")
+    last = next(i for i, step in reversed(list(enumerate(renamed["steps"]))) if step["after"]["seqs"])
+    (block, *_) = next(iter(renamed["steps"][last]["after"]["seqs"].values()))["table"]
+    renamed["steps"][last]["after"]["hash"][str(block)] = "f" * 16  # another name for what had one before
+    assert [message for message in check_trace(renamed) if "has a hash that is not that" in message]
+
+
 def test_an_own_hash_function_is_checked_against_itself(story):
     assert check_trace(story, compute_hash=lambda token_ids, prefix: 1)[0].startswith("step 1: block 0 of A has a hash")
 
@@ -284,6 +299,18 @@ def test_a_scheduler_that_reports_nothing_is_recorded_all_the_same():
     assert check_trace(trace) == []
     assert [entry["prompt_ids"] for entry in trace["seqs"].values()] == prompts
     assert {"event": "share", "seq": 1, "block": 0, "derived": True} in trace["steps"][2]["events"]
+
+
+def test_several_preemptions_in_a_step_are_derived_newest_first():
+    config = Config("qwen3-tiny", max_model_len=16, kvcache_block_size=4, num_kvcache_blocks=7, device="cpu")
+    scheduler = SilentBlockManagerScheduler(config)
+    scheduler.output_lengths.extend([1] * 8)  # expecting short answers, it admits more than fits
+    scheduler.sorted_lengths = [1] * 8
+    prompts = [[10 * n + k for k in range(1, 5)] for n in range(5)]
+    trace = record_scheduler(scheduler, config, prompts, SamplingParams(max_tokens=10), seed=3)
+    preempted = [[e["seq"] for e in step["events"] if e["event"] == "preempt"] for step in trace["steps"]]
+    assert max(map(len, preempted)) > 1, preempted
+    assert check_trace(trace) == []
 
 
 class ForgetfulScheduler(Scheduler):
@@ -352,6 +379,11 @@ def test_a_run_of_an_engine_that_raises_ends_with_its_error():
         trace = record(llm, ["Once upon a time"], SamplingParams(max_tokens=4), keep_error=True)
     assert [step["kind"] for step in trace["steps"]] == ["init", "prefill", "error"]
     assert check_trace(trace) == ["step 2: the engine raised InterruptedError: somebody pressed Ctrl-C"]
+
+
+def test_record_is_the_function_even_after_the_module_of_that_name_was_imported():
+    assert sys.modules["nanovllm.viz.record"].record is record
+    assert nanovllm.viz.record is record and callable(nanovllm.viz.record_scheduler)
 
 
 def test_lists_of_different_length_are_refused():
