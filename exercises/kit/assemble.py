@@ -174,6 +174,8 @@ def combine(answers: Iterable[Answer], root: Path = ROOT) -> tuple[dict[str, str
             if ":" in key:
                 path = "/".join(key.split(":")[0].split(".")[1:]) + ".py"
                 texts[path] = set_constant(texts[path], key.split(":")[1], repr(value))
+            elif isinstance(value, list):  # names, such as the optimizations to leave out: those of all exercises
+                options[key] = sorted({*options.get(key, []), *value})
             else:
                 options[key] = value
     return texts, pieces, options

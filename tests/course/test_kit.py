@@ -312,9 +312,22 @@ def test_faster_paths_are_turned_off_only_for_code_that_is_not_ours():
     exercise = dataclasses.replace(DEALLOCATE, bypassed_by=bypass)
     texts, _, options = assemble.combine([parse(exercise, HEAD_FIRST)])
     assert options == {"enforce_eager": True} and "\nLENGTH_HISTORY = 7\n" in texts["engine/scheduler.py"]
-    same = exercise.reference().replace("released = []", "released = []  # a comment is no difference")
+    same = exercise.reference().replace("seq.block_table = []", "seq.block_table = []  # a comment is no difference")
+    assert same != exercise.reference()
     texts, _, options = assemble.combine([parse(exercise, same)])
     assert options == {} and "LENGTH_HISTORY = 7" not in texts["engine/scheduler.py"]
+
+
+def test_each_exercise_turns_off_what_goes_around_it():
+    names = {"ch05.deallocate": "cuda_graph", "ch05.may_append": "step_ahead"}
+    answers = [
+        parse(
+            dataclasses.replace(EXERCISES[id_], bypassed_by={"disabled_optimizations": [name]}),
+            EXERCISES[id_].reference() + "\n    x = 1\n",
+        )
+        for id_, name in names.items()
+    ]
+    assert assemble.combine(answers)[2] == {"disabled_optimizations": ["cuda_graph", "step_ahead"]}
 
 
 # The assembled engine.
