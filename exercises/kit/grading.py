@@ -215,9 +215,9 @@ def generate(package: Package) -> tuple[list[list[int]], list[str]]:
     module = package.load()
     calls = _Calls(package)
     options: dict[str, Any] = ENGINE_OPTIONS | {"device": "cpu"} | package.options
-    rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
     sys.setprofile(calls)
     try:
+        rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
         with module.LLM("qwen3-tiny", **options) as llm:
             answers = [answer for params in rounds for answer in llm.generate(PROMPTS, params, use_tqdm=False)]
     finally:
