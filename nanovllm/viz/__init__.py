@@ -11,6 +11,7 @@ from .trace import check_trace, load_trace, save_trace
 _LAZY = {
     "BlockSizeExplorer": "widgets",
     "BlockTable": "widgets",
+    "MemoryBudget": "memory",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
     "Timeline": "widgets",
