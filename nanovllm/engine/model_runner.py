@@ -137,9 +137,9 @@ class ModelRunner:
                 if config.device == "cuda":
                     knobs = "raise gpu_memory_utilization, lower max_num_batched_tokens, or free the device"
             raise MemoryError(
-                f"no room for a KV cache of {what}: a block takes {block_bytes / 1e6:.2f} MB; of {total / 1e9:.2f} GB "
-                f"{100 * share:.4g} % may be used, {in_use / 1e9:.2f} GB are in use already, and a step takes "
-                f"{activations / 1e9:.2f} GB; {knobs}"
+                f"no room for a KV cache of {what}: a block takes {block_bytes / 1e6:.2f} MB, and of {total / 1e9:.2f} "
+                f"GB {100 * share:.4g} % may be used, less {in_use / 1e9:.2f} GB that are in use already and "
+                f"{activations / 1e9:.2f} GB that a step takes; {knobs}"
             )
         if asked != -1 or config.device == "cuda":
             return fits if asked == -1 else asked

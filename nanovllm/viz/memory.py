@@ -349,9 +349,9 @@ class MemoryBudget(StepWidget):
         return "\n".join([f"MemoryBudget: {self.title}", *lines, self.footer()])
 
     def footer(self) -> str:
-        whose = "the engine's" if self.fit is num_blocks_that_fit else "a learner's"
+        whose = "the engine's num_blocks_that_fit" if self.fit is num_blocks_that_fit else "the function given"
         return (
-            f"blocks counted by {whose} num_blocks_that_fit; weights and cache from the models' published shapes, "
+            f"blocks counted by {whose}; weights and cache from the models' published shapes, "
             "activations estimated from them, 0.5 GB assumed for CUDA; the engine measures these. 1 GB = 10⁹ bytes"
         )
 

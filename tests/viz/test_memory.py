@@ -103,7 +103,7 @@ def test_the_number_of_blocks_is_the_learners():
         return 5
 
     widget = MemoryBudget(num_blocks_that_fit=five)
-    assert "the cache holds 1,280 tokens" in widget.text.value and "a learner's" in widget.footer()
+    assert "the cache holds 1,280 tokens" in widget.text.value and "the function given" in widget.footer()
     weights = 2 * model_size("Qwen3-8B").num_parameters
     assert (24 * GB, memory.OTHER_BYTES + weights, 4 * (4096 + 12288) * 16384 * 2, 0.9, 256 * 147456) in asked
 
