@@ -373,7 +373,7 @@ kept_by_top_p = next(n for n in range(1, 2000) if sum(probabilities(1)[:n]) >= 0
 panels = [("temperature=0.3", 0.3, None), ("temperature=1", 1, None), ("temperature=2", 2, None)]
 panels += [("top_k=3", 1, 3), (f"top_p=0.8 keeps {kept_by_top_p}", 1, kept_by_top_p)]
 
-figure, axes = plt.subplots(1, 5, figsize=(9, 3), sharey=True)
+figure, axes = plt.subplots(1, 5, figsize=(9, 3), sharex=True, sharey=True)
 for axis, (title, temperature, kept) in zip(axes, panels, strict=True):
     before, after = probabilities(temperature), probabilities(temperature)
     if kept is not None:
@@ -423,8 +423,8 @@ print(f"the same token as text   {bytes_as_text:9.1f} bytes")
 
 # %% [markdown]
 # A token of four letters becomes thousands of bytes, and this is a tiny model. Here is how it grows: one request, from
-# a short prompt to the longest that Qwen3 was trained for. Shapes are those that the models' makers publish, in
-# 16-bit numbers.
+# a short prompt to the longest that Qwen3 was trained for, computed from the models' published shapes. The numbers of
+# the cache have 16 bits here, as on a GPU. On a CPU, ours have 32, so they take twice as much.
 
 # %%
 lengths = [2**n for n in range(7, 16)] + [40960]
@@ -436,6 +436,7 @@ for name, color in [("Qwen3-32B", PINK), ("Qwen3-8B", BLUE), ("Qwen3-0.6B", GREE
     axis.annotate(label, (lengths[-1], lengths[-1] * per_token / GB), (8, -lower), textcoords="offset points")
 axis.set(xscale="log", yscale="log", xlabel="tokens of the request", ylabel="GB", title="KV cache of one request")
 axis.set_xticks([128, 1024, 8192, 40960], ["128", "1,024", "8,192", "40,960"])
+axis.set_yticks([0.001, 0.01, 0.1, 1, 10], ["0.001", "0.01", "0.1", "1", "10"])
 axis.minorticks_off()
 axis.grid(alpha=0.3)
 figure.subplots_adjust(right=0.62)
