@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 00bcb171a9e5
+# derived: f487ce6d98bf
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -29,9 +29,9 @@ from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_
 def check_int(name: str, value: Any, minimum: int) -> int:
     """Return `value` as an `int` if it is a whole number from `minimum` on; refuse anything else.
 
-    Integers of other libraries are integers, too: `np.int64(3)` is one, as everything that is registered as a
-    `numbers.Integral`. `True` and `False` are not, although Python counts them among the integers; neither are `3.0`
-    and `"3"`. Nothing is rounded or read out of a text.
+    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is a
+    `numbers.Integral`. `True` and `False` are refused, although Python counts them among the integers,
+    and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
 
     Args:
         name: of the argument, for the message.
@@ -49,8 +49,8 @@ def check_int(name: str, value: Any, minimum: int) -> int:
 def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = math.inf) -> float:
     """Return `value` as a `float` if it is a finite number from `minimum` to `maximum`, both included.
 
-    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`. `True`, `"0.5"` and complex
-    numbers are not. Not a number (`math.nan`) and infinity are of the right type, but no value in any range.
+    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`. `True`,
+    `"0.5"` and complex numbers are not. `math.nan` and infinity are of the right type, but in no range.
 
     Args:
         name: of the argument, for the message.
@@ -59,8 +59,8 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
 
     Raises:
         TypeError: `value` is no number. The message holds `name` and the `repr` of `value`.
-        ValueError: it is not finite, is an integer larger than any float (`float` raises OverflowError for it), or is
-            out of the range. The message holds `name` and `value`.
+        ValueError: it is not finite, is out of the range, or is an integer larger than any float
+            (`float` raises OverflowError for it). The message holds `name` and `value`.
     """
     raise NotImplementedError("ch03.check_float")
 
@@ -69,13 +69,13 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
 def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     """Bring the three ways to give stop strings into one form: a tuple, in the order given.
 
-    A string on its own is one stop string, and None means that there are none. Anything else is a collection of stop
-    strings: a list, a tuple, or an iterator, which can be gone through only once.
+    A string on its own is one stop string, and None means that there are none. Anything else is a
+    collection of stop strings: a list, a tuple, or an iterator, which can be gone through only once.
 
     Raises:
-        TypeError: `stop`, or something in it, is no string. The message names the argument, `stop`, says "non-empty
-            string", and holds the `repr` of what was wrong.
-        ValueError: one of the strings is empty, which every text would contain. The message is of the same kind.
+        TypeError: `stop`, or something in it, is no string. The message names the argument, `stop`, says
+            what is accepted ("a non-empty string"), and holds the `repr` of what was wrong.
+        ValueError: one of the strings is empty, which every text would contain; with such a message, too.
     """
     raise NotImplementedError("ch03.normalize_stop")
 
@@ -84,8 +84,8 @@ def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
 def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
     """How many blocks of KV cache a device has room for.
 
-    The engine may fill the device up to a share of its whole memory. That limit is for everything on it together: what
-    is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
+    The engine may fill the device up to a share of its whole memory. That limit is for everything on it
+    together: what is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
 
     Args:
         total: bytes of memory that the device has.

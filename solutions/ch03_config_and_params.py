@@ -28,9 +28,9 @@ from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_
 def check_int(name: str, value: Any, minimum: int) -> int:
     """Return `value` as an `int` if it is a whole number from `minimum` on; refuse anything else.
 
-    Integers of other libraries are integers, too: `np.int64(3)` is one, as everything that is registered as a
-    `numbers.Integral`. `True` and `False` are not, although Python counts them among the integers; neither are `3.0`
-    and `"3"`. Nothing is rounded or read out of a text.
+    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is a
+    `numbers.Integral`. `True` and `False` are refused, although Python counts them among the integers,
+    and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
 
     Args:
         name: of the argument, for the message.
@@ -57,8 +57,8 @@ def check_int(name: str, value: Any, minimum: int) -> int:
 def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = math.inf) -> float:
     """Return `value` as a `float` if it is a finite number from `minimum` to `maximum`, both included.
 
-    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`. `True`, `"0.5"` and complex
-    numbers are not. Not a number (`math.nan`) and infinity are of the right type, but no value in any range.
+    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`. `True`,
+    `"0.5"` and complex numbers are not. `math.nan` and infinity are of the right type, but in no range.
 
     Args:
         name: of the argument, for the message.
@@ -67,8 +67,8 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
 
     Raises:
         TypeError: `value` is no number. The message holds `name` and the `repr` of `value`.
-        ValueError: it is not finite, is an integer larger than any float (`float` raises OverflowError for it), or is
-            out of the range. The message holds `name` and `value`.
+        ValueError: it is not finite, is out of the range, or is an integer larger than any float
+            (`float` raises OverflowError for it). The message holds `name` and `value`.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
@@ -90,13 +90,13 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
 def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     """Bring the three ways to give stop strings into one form: a tuple, in the order given.
 
-    A string on its own is one stop string, and None means that there are none. Anything else is a collection of stop
-    strings: a list, a tuple, or an iterator, which can be gone through only once.
+    A string on its own is one stop string, and None means that there are none. Anything else is a
+    collection of stop strings: a list, a tuple, or an iterator, which can be gone through only once.
 
     Raises:
-        TypeError: `stop`, or something in it, is no string. The message names the argument, `stop`, says "non-empty
-            string", and holds the `repr` of what was wrong.
-        ValueError: one of the strings is empty, which every text would contain. The message is of the same kind.
+        TypeError: `stop`, or something in it, is no string. The message names the argument, `stop`, says
+            what is accepted ("a non-empty string"), and holds the `repr` of what was wrong.
+        ValueError: one of the strings is empty, which every text would contain; with such a message, too.
     """
     accepted = "a non-empty string or a list of them"
     strings = (stop,) if isinstance(stop, str) else as_tuple("stop", stop, accepted)
@@ -109,15 +109,15 @@ def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 # --- ch03.num_blocks_that_fit
-# gpu_memory_utilization is a share of the whole device, as in vLLM, so that two engines with 0.45 each can live on one
-# GPU, and so that the number means the same whatever the model. Activations are subtracted although they are gone at
-# this moment: the pool is taken for good, and the largest step must find its room at any time. A negative rest is no
-# number of blocks, so it becomes 0, and whoever asked can say what to do about it.
+# gpu_memory_utilization is a share of the whole device, not of what happens to be free: it is a line that is not passed,
+# and it means the same whatever the model. Activations are subtracted although they are gone at this moment: the pool
+# is taken for good, and the largest step must find its room at any time. A negative rest is no number of blocks, so it
+# becomes 0, and whoever asked can say what to do about it.
 def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
     """How many blocks of KV cache a device has room for.
 
-    The engine may fill the device up to a share of its whole memory. That limit is for everything on it together: what
-    is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
+    The engine may fill the device up to a share of its whole memory. That limit is for everything on it
+    together: what is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
 
     Args:
         total: bytes of memory that the device has.

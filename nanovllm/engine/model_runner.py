@@ -134,12 +134,13 @@ class ModelRunner:
             what, knobs = f"num_kvcache_blocks={asked}", "lower num_kvcache_blocks"
             if asked == -1:
                 what, knobs = "even one block", "lower kvcache_block_size, or free the device"
-                if config.device == "cuda":
+            room = f"{100 * share:.4g} % of {total / 1e9:.2f} GB may be used"
+            if config.device == "cuda":
+                room += f", {in_use / 1e9:.2f} GB are in use and a step takes {activations / 1e9:.2f} GB"
+                if asked == -1:
                     knobs = "raise gpu_memory_utilization, lower max_num_batched_tokens, or free the device"
             raise MemoryError(
-                f"no room for a KV cache of {what}: a block takes {block_bytes / 1e6:.2f} MB, and of {total / 1e9:.2f} "
-                f"GB {100 * share:.4g} % may be used, less {in_use / 1e9:.2f} GB that are in use already and "
-                f"{activations / 1e9:.2f} GB that a step takes; {knobs}"
+                f"no room for a KV cache of {what}: a block takes {block_bytes / 1e6:,.2f} MB, and {room}; {knobs}"
             )
         if asked != -1 or config.device == "cuda":
             return fits if asked == -1 else asked

@@ -23,7 +23,9 @@ def available_memory() -> int:
 
 
 def kv_block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, element_size: int) -> int:
-    """Bytes of one block of the KV cache: a key and a value of each of its tokens, in every layer and KV head.
+    """Bytes of one block of the KV cache.
+
+    Every token has a key and a value, of `head_dim` numbers each, in every layer and for every KV head.
 
     Args:
         num_kv_heads: those of one rank.
@@ -35,8 +37,8 @@ def kv_block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim
 def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
     """How many blocks of KV cache a device has room for.
 
-    The engine may fill the device up to a share of its whole memory. That limit is for everything on it together: what
-    is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
+    The engine may fill the device up to a share of its whole memory. That limit is for everything on it
+    together: what is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
 
     Args:
         total: bytes of memory that the device has.

@@ -358,7 +358,7 @@ class MemoryBudget(StepWidget):
     def layout_children(self) -> tuple[w.Widget, ...]:
         rest = super().layout_children()
         start = self.setting(self.step)
-        wide = {"layout": w.Layout(width="26em"), "style": {"description_width": "13em"}, "continuous_update": False}
+        wide = {"layout": w.Layout(width="30em"), "style": {"description_width": "15em"}, "continuous_update": False}
 
         def slider(name: str, options: Sequence[int]) -> w.SelectionSlider:
             options = sorted({*options, *(getattr(setting, name) for setting in self.presets.values())})

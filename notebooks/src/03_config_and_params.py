@@ -29,6 +29,7 @@ me
 # %%
 import math
 import timeit
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 
@@ -63,31 +64,28 @@ def smuggle(**fields):
     return params
 
 
-# %%
 def three_and(fourth):
-    """Three good requests run; after ten steps a fourth joins. Returns finished texts and the error, if any."""
-    texts, error, running = {}, None, 0
+    """Three good requests run; after ten steps a fourth joins. Returns the recording of the run."""
     with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
-        try:
-            for step in range(60):
-                if step in (0, 10):
-                    for params in [smuggle()] * 3 if step == 0 else [fourth]:
-                        llm.add_request("Once upon a time", params)
-                finished, _ = llm.step()
-                texts |= {seq_id: llm.tokenizer.decode(token_ids) for seq_id, token_ids in finished}
-        except Exception as raised:
-            error, running = raised, sum(seq.num_completion_tokens for seq in llm.scheduler.waiting)
-    return texts, error, running
+        params = [smuggle()] * 3 + [fourth]
+        return record(llm, ["Once upon a time"] * 4, params, arrive=[0, 0, 0, 10], keep_error=True)
+
+
+def num_finished(trace):
+    return sum(event["event"] == "finish" for step in trace["steps"] for event in step["events"])
 
 
 # %%
-texts, error, lost = three_and(smuggle(top_k="40"))
+trace = three_and(smuggle(top_k="40"))
 
-print(f"the step failed with     {type(error).__name__}: {error}")
-print(f"requests that finished   {len(texts)} of 4")
-print(f"tokens for nothing       {lost}")
+print(f"the step failed with     {trace['error']}")
+print(f"requests that finished   {num_finished(trace)} of 4")
+print(f"tokens for nothing       {sum(len(seq['output_ids']) for seq in trace['seqs'].values())}")
+Timeline(trace, complete=False)
 
 # %% [markdown]
+# The picture is a recording of this run. A, B and C each get a token in every step, until D comes, and then nothing.
+#
 # A string where a number should be. The sampler looks at all requests of a step together, so its error ends the
 # step for all of them. And the next step, and the one after it: the bad request is still there.
 #
@@ -97,11 +95,11 @@ print(f"tokens for nothing       {lost}")
 # computation that went wrong.
 
 # %%
-texts, error, lost = three_and(smuggle(temperature=math.nan))
+trace = three_and(smuggle(temperature=math.nan))
 
-for seq_id, text in texts.items():
-    print(f"request {seq_id}: {text[:80]!r}")
-print("error:", error)
+for seq in trace["seqs"].values():
+    print(repr("".join(seq["texts"][len(seq["prompt_ids"]) :])[:80]))
+print(f"requests that finished: {num_finished(trace)}, error: {trace.get('error')}")
 
 # %% [markdown]
 # No error at all. The request got 30 tokens of garbage, and perhaps paid for them. Nobody is told.
@@ -122,7 +120,8 @@ except TypeError as error:
 # ## Once, at the border
 #
 # Everything that comes from outside passes one line. In front of it, values may be anything. Behind it, all code
-# relies on them: no scheduler, no sampler checks again.
+# relies on them: no scheduler, no sampler checks again. A list of prompts is looked at as a whole before the first of
+# them starts, so nobody waits for a result that the last one spoils.
 
 
 # %%
@@ -166,7 +165,7 @@ with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_l
 
 print(f"checking one request   {1e6 * check_seconds:8.1f} µs")
 print(f"one step               {1e6 * step_seconds:8.1f} µs, measured on this run")
-print(f"you guessed {my_guess} %, it is {100 * check_seconds / step_seconds:.2f} %, once a request, not in each step")
+print(f"your guess was {my_guess} %; it is {100 * check_seconds / step_seconds:.2f} %, and only once a request")
 
 # %% [markdown]
 # ## What the engine is told
@@ -240,8 +239,8 @@ for guess, line in zip(my_guesses, lines, strict=True):
         exec(line)
         result = "works"
     except Exception as error:
-        result = f"error   {type(error).__name__}: {error}"
-    print(f"{line:32} you: {guess:6} it: {result}")
+        result = f"error: {error}"
+    print(f"{line:30} you: {guess:6} it: {result}")
 
 # %% [markdown]
 # ## Your first check
@@ -254,6 +253,9 @@ for guess, line in zip(my_guesses, lines, strict=True):
 # * And `True`? In Python, `isinstance(True, int)` is true. But `max_tokens=True` is a mistake.
 #
 # Two kinds of error: `TypeError` for the wrong kind of thing, `ValueError` for a number that is too small.
+#
+# The cell below becomes a part of the module `nanovllm/validation.py`. What that module imports is there for you:
+# `math`, `numbers` and `operator`. For anything else, write an import into the cell.
 
 # %%
 # {{exercise ch03.check_int}}
@@ -300,10 +302,11 @@ for guess, question in zip(my_guesses, ["nan < 0", "nan > 1", "not (0 <= nan <= 
 
 # %%
 me = mine()
-bad = [{"top_k": "40"}, {"temperature": math.nan}, {"top_p": 1.5}, {"max_tokens": 0}, {"min_p": -0.1}, {"seed": 2.5}]
+bad = [{"top_k": "40"}, {"temperature": math.nan}, {"top_p": 1.5}, {"max_tokens": 0}, {"seed": 2.5}]
 refused = 0
 with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
-    good = [llm.add_request("Once upon a time", me.SamplingParams(temperature=0.8, max_tokens=30)) for _ in range(3)]
+    params = me.SamplingParams(temperature=0.8, max_tokens=30)
+    good = [llm.add_request("Once upon a time", params) for _ in range(3)]
     for fields in bad:
         llm.step()
         try:
@@ -315,7 +318,8 @@ with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_mode
     while not llm.is_finished():
         finished += llm.step()[0]
 
-print(f"\nrefused: {refused} of {len(bad)} bad ones; finished: {len(finished)} of {len(good)} good ones, instead of 0")
+print(f"refused: {refused} of {len(bad)} bad ones")
+print(f"finished: {len(finished)} of {len(good)} good ones; above, it was none")
 
 # %% [markdown]
 # ## Three ways to say the same
@@ -533,11 +537,11 @@ MemoryBudget(num_blocks_that_fit=fit)
 # Errors at start are `MemoryError`s that name the knob:
 
 # %%
-for options in [{"num_kvcache_blocks": 10**8}, {"kvcache_block_size": 10**9}]:
+for options in [{"num_kvcache_blocks": 10**8}, {"kvcache_block_size": 10**8}]:
     try:
         me.LLM("qwen3-tiny", device="cpu", **options)
     except MemoryError as error:
-        print(f"{options}\n    MemoryError: {error}\n")
+        print(fill(f"MemoryError: {error}", 96), "\n")
 
 # %% [markdown]
 # ## Too small, but legal
@@ -550,7 +554,7 @@ traces = {}
 for num_blocks in (40, 10):
     with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=num_blocks, max_model_len=128) as llm:
         params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-        beginnings = ["Once upon a time, there was a fox", "One day, Tom", "There was an old boat", "Mia had a kite"]
+        beginnings = ["Once upon a time, a fox", "One day, Tom", "There was an old boat", "Mia had a kite"]
         traces[num_blocks] = record(llm, beginnings, params)
 
 for num_blocks, trace in traces.items():
@@ -595,5 +599,7 @@ Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 #   `vllm/v1/core/kv_cache_utils.py`, `check_enough_kv_cache_memory`.
 # * Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023,
 #   section 1 and its figure 1: the same budget, for 13 billion weights on 40 GB.
+# * One difference: in vLLM, `gpu_memory_utilization` is the share of one engine, whatever else is on the GPU. Ours
+#   counts everything that is there.
 #
 # Next: what the engine knows about one request, the `Sequence`.

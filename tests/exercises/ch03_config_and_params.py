@@ -140,17 +140,17 @@ def the_ends_of_the_range(engine, check):
 
 
 @case("ch03.check_float")
-def not_a_number(engine, check):
-    """A computation went wrong somewhere, and its result arrives as a temperature: nan."""
+def not_a_number_and_infinity(engine, check):
+    """A computation went wrong somewhere, and its result arrives as a temperature. It is a float, and no number."""
+    function = check_float_of(engine)
     for range_ in ({}, {"maximum": 1.0}):
-        check_calls(check, check_float_of(engine), floats([math.nan, np.float32("nan")], **range_), "ValueError")
-
-
-@case("ch03.check_float")
-def infinity(engine, check):
-    """Infinity is of the right type, and no temperature."""
-    for range_ in ({}, {"maximum": 1.0}):
-        check_calls(check, check_float_of(engine), floats([math.inf, -math.inf], **range_), "ValueError")
+        passed = []
+        for value in (math.nan, math.inf, -math.inf):
+            text = ", ".join([f"'temperature', {value}", *(f"{name}={end}" for name, end in range_.items())])
+            check.step(f"check_float({text})")
+            kind = attempt(check, function, "temperature", value, **range_)[0]
+            passed += [] if kind == "ValueError" else [f"{value}: {kind}"]
+        check.equal(f"what comes of nan, inf and -inf but ValueError, in the range {range_ or 'from 0'}", passed, [])
 
 
 @case("ch03.check_float")
@@ -163,6 +163,7 @@ def integers_beyond_any_float(engine, check):
 def numbers_of_other_libraries(engine, check):
     """A float of NumPy in half the precision, an integer of NumPy, and a fraction."""
     check_calls(check, check_float_of(engine), floats([np.float32(0.5), np.int64(2), Fraction(1, 4)]), as_float)
+    check_calls(check, check_float_of(engine), floats([np.float32("nan"), np.float32("inf")]), "ValueError")
 
 
 @case("ch03.check_float")

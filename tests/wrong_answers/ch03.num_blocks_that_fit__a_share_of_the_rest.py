@@ -1,8 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
 You subtract first and take the share last. The limit is a share of the whole memory; what is in use and what a step
-needs come out of that. Your way, a part of the memory that the engine may use stays empty, or too much is filled,
-whichever comes first.
+needs come out of that. Your way, the engine fills more than the limit, and the more so the larger the weights are.
 """
 
 

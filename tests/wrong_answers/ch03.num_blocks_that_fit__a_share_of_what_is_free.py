@@ -1,8 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
 You take the share of what is still free. The limit is a share of the whole memory, and everything counts against
-it, also what is in use. Your way, the engine takes more than it may as soon as the weights are small, and two
-engines on one device get in each other's way.
+it, also what is in use. Your way, the engine fills more than the limit, and the more so the larger the weights are.
 """
 
 
