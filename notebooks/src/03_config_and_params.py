@@ -248,7 +248,7 @@ for guess, line in zip(my_guesses, lines, strict=True):
 # Every integer of both objects goes through one function: `check_int(name, value, minimum)`. It returns the value
 # as an `int`, or raises. What should pass?
 #
-# * `3`, of course. And `np.int64(3)`: numbers often come out of arrays.
+# * `3`. And also `np.int64(3)`: numbers often come out of arrays.
 # * Not `3.0`, and not `"3"`. Perhaps it was meant as 3, perhaps it is a mistake somewhere else. We do not guess.
 # * And `True`? In Python, `isinstance(True, int)` is true. But `max_tokens=True` is a mistake.
 #
@@ -512,7 +512,7 @@ plt.show()
 
 # %%
 me = mine()
-with me.LLM("qwen3-tiny", max_num_seqs=4, max_model_len=512, kvcache_block_size=16) as llm:
+with me.LLM("qwen3-tiny", device="cpu", max_num_seqs=4, max_model_len=512, kvcache_block_size=16) as llm:
     print(f"your engine made {llm.config.num_kvcache_blocks} blocks of {llm.config.kvcache_block_size} tokens")
 
 fit = me.utils.memory.num_blocks_that_fit
@@ -591,7 +591,8 @@ Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 # * Why is `nan` more dangerous than `"hot"`?
 # * Why are activations subtracted, although none are in memory when the cache is made?
 # * Two engines share one GPU. Which `gpu_memory_utilization` does each get, and what does the second one find in use?
-#
+
+# %% [markdown]
 # ## Read further
 #
 # * vLLM checks requests in `vllm/sampling_params.py`, `SamplingParams._verify_args`. It measures memory in
@@ -602,4 +603,5 @@ Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 # * One difference: in vLLM, `gpu_memory_utilization` is the share of one engine, whatever else is on the GPU. Ours
 #   counts everything that is there.
 #
-# Next: what the engine knows about one request, the `Sequence`.
+# Run the first cell again: the map shows what is yours by now. Next comes what the engine knows about one request, the
+# `Sequence`.
