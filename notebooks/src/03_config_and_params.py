@@ -327,8 +327,8 @@ print(f"finished: {len(finished)} of {len(good)} good ones; above, it was none")
 # `stop` ends a text at a string. Users write `stop="END"`, `stop=["END", "\n"]`, or leave it at `None`. The engine
 # should see one form only, so the border does more than refuse: it **normalizes**.
 #
-# There is a famous mistake here. A string is a collection, of its letters. Code that goes through `"The end"`
-# letter by letter runs well, and stops at the first `T`, `h` or `e`. Let us smuggle that in.
+# There is a famous mistake here. A string is a collection, of its letters. Code that goes through `"The end"` letter
+# by letter runs well, and the text ends at the first of them: at any `e`, and at any space. Let us smuggle that in.
 
 # %%
 prompt = "Once upon a time, there was a little girl named Mia."

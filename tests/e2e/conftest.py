@@ -38,6 +38,7 @@ CELLS = [
     "explorer = PrefixExplorer()\nexplorer",
     "sizes = BlockSizeExplorer()\nsizes",
     "simulation = PrefixSimulation(num_requests=40)\nsimulation",
+    "budget = MemoryBudget()\nbudget",
 ]
 
 
