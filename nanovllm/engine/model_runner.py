@@ -23,8 +23,9 @@ from .sequence import PENDING_TOKEN, Sequence
 
 logger = logging.getLogger(__name__)
 
-# On a CPU the pool is sized for this many sequences at most, and takes no more than this share of the free memory.
+# On a CPU the pool is sized for this many sequences at most.
 CPU_POOL_SEQS = 64
+# And it takes at most this share of the free memory.
 CPU_POOL_SHARE = 0.25
 
 

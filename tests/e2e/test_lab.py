@@ -117,7 +117,8 @@ def test_block_size_and_simulation_follow_their_sliders(page):
 
 
 def test_the_memory_budget_follows_its_options_by_keyboard(page):
-    box = widget(page, 6)
+    box = page.locator(".jp-OutputArea-output .nv.jupyter-widgets", has=page.locator("select"))
+    box.scroll_into_view_if_needed()
     status = box.get_by_role("status")
     expect(status).to_contain_text("4 sequences of 4,096")
     box.locator("select").select_option("Qwen3-14B")
