@@ -57,7 +57,7 @@ class SamplingParams:
         if self.logprobs is not None:
             check_int("logprobs", self.logprobs, minimum=0)
         # The dataclass is frozen, so the normalized forms are set past its guard.
-        object.__setattr__(self, "stop", _normalize_stop(self.stop))
+        object.__setattr__(self, "stop", normalize_stop(self.stop))
         object.__setattr__(self, "stop_token_ids", _normalize_stop_token_ids(self.stop_token_ids))
 
     @property
@@ -89,22 +89,34 @@ class BeamSearchParams:
         check_float("length_penalty", self.length_penalty)
 
 
-def _normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
-    if isinstance(stop, str):
-        stop = (stop,)
-    strings = _as_tuple("stop", stop, "a non-empty string or a list of them")
+def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Bring the three ways to give stop strings into one form: a tuple, in the order given.
+
+    A string on its own is one stop string, and None means that there are none. Anything else is a
+    collection of stop strings: a list, a tuple, or an iterator, which can be gone through only once.
+
+    Raises:
+        TypeError: `stop`, or something in it, is no string. The message names the argument, `stop`, says
+            what is accepted ("a non-empty string"), and holds the `repr` of what was wrong.
+        ValueError: one of the strings is empty, which every text would contain; with such a message, too.
+    """
+    accepted = "a non-empty string or a list of them"
+    strings = (stop,) if isinstance(stop, str) else as_tuple("stop", stop, accepted)
     for string in strings:
-        if not isinstance(string, str) or not string:
-            raise ValueError(f"stop must be a non-empty string or a list of them, got {string!r}")
+        if not isinstance(string, str):
+            raise TypeError(f"stop must be {accepted}, got {string!r} of type {type(string).__name__}")
+        if not string:
+            raise ValueError(f"stop must be {accepted}, got {string!r}")
     return strings
 
 
 def _normalize_stop_token_ids(stop_token_ids: Iterable[int] | None) -> frozenset[int]:
-    token_ids = _as_tuple("stop_token_ids", stop_token_ids, "a list of token ids")
+    token_ids = as_tuple("stop_token_ids", stop_token_ids, "a list of token ids")
     return frozenset(check_int("stop_token_ids", token_id, minimum=0) for token_id in token_ids)
 
 
-def _as_tuple(name: str, values: Any, accepted: str) -> tuple[Any, ...]:
+def as_tuple(name: str, values: Any, accepted: str) -> tuple[Any, ...]:
+    """All `values` as a tuple, an empty one for None; raise `TypeError` if they cannot be gone through."""
     try:
         return () if values is None else tuple(values)
     except TypeError:

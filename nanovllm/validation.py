@@ -10,7 +10,21 @@ from typing import Any
 
 
 def check_int(name: str, value: Any, minimum: int) -> int:
-    """Return `value` as an `int`; raise `TypeError` for another type, `ValueError` below `minimum`."""
+    """Return `value` as an `int` if it is a whole number from `minimum` on; refuse anything else.
+
+    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is a
+    `numbers.Integral`. `True` and `False` are refused, although Python counts them among the integers,
+    and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
+
+    Args:
+        name: of the argument, for the message.
+        value: as it was given.
+        minimum: the smallest accepted value.
+
+    Raises:
+        TypeError: `value` is no integer. The message holds `name` and the `repr` of `value`.
+        ValueError: it is below `minimum`. The message holds `name`, `value` and `minimum`.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
     number = operator.index(value)
@@ -20,7 +34,21 @@ def check_int(name: str, value: Any, minimum: int) -> int:
 
 
 def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = math.inf) -> float:
-    """Return `value` as a finite `float` in `[minimum, maximum]`; raise `TypeError` or `ValueError`."""
+    """Return `value` as a `float` if it is a finite number from `minimum` to `maximum`, both included.
+
+    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`. `True`,
+    `"0.5"` and complex numbers are not. `math.nan` and infinity are of the right type, but in no range.
+
+    Args:
+        name: of the argument, for the message.
+        value: as it was given.
+        minimum, maximum: the range.
+
+    Raises:
+        TypeError: `value` is no number. The message holds `name` and the `repr` of `value`.
+        ValueError: it is not finite, is out of the range, or is an integer larger than any float
+            (`float` raises OverflowError for it). The message holds `name` and `value`.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     try:

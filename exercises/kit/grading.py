@@ -226,9 +226,9 @@ def generate(package: Package) -> Written:
     module = package.load()
     calls = _Calls(package)
     options: dict[str, Any] = ENGINE_OPTIONS | {"device": "cpu"} | package.options
-    rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
     sys.setprofile(calls)
     try:
+        rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
         with module.LLM("qwen3-tiny", **options) as llm:
             _run_as_in_a_worker(llm)
             recorder = package.module("engine.trace").TraceRecorder(llm)

@@ -16,12 +16,14 @@ from ..layers.sampler import Sampler, SamplingMetadata, compute_logprobs
 from ..models import get_model_class
 from ..utils.context import get_context, reset_context, set_context
 from ..utils.loader import init_dummy_weights, load_model
-from ..utils.memory import available_memory
+from ..utils.memory import available_memory, kv_block_bytes, num_blocks_that_fit
 from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
 from .sequence import PENDING_TOKEN, Sequence
 
 # On a CPU the pool is sized for this many sequences at most.
 CPU_POOL_SEQS = 64
+# And it takes at most this share of the free memory.
+CPU_POOL_SHARE = 0.25
 
 
 class ModelRunner:
@@ -48,6 +50,7 @@ class ModelRunner:
         try:
             self.model = self.build_model()
             self.warmup_model()
+            self.config.num_kvcache_blocks = self.choose_num_blocks()
             self.kv_cache = self.allocate_kv_cache()
             if self.config.is_enabled("cuda_graph"):
                 self.capture_cudagraph()
@@ -102,61 +105,61 @@ class ModelRunner:
         self.run(seqs, is_prefill=True)
         torch.cuda.empty_cache()
 
+    def measure_memory(self) -> tuple[int, int, int]:
+        """Bytes of memory there are for this rank, those in use, and those that the largest step takes while it runs.
+
+        On a CPU only free memory counts, the ranks share it, and what a step takes is not measured.
+        """
+        if self.config.device != "cuda":
+            return available_memory() // self.group.size, 0, 0
+        free, total = torch.cuda.mem_get_info(self.device)
+        activations = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
+        return total, total - free, activations
+
+    def choose_num_blocks(self) -> int:
+        """Size of the pool: what was asked for if it fits; if that was left open, what the memory has room for.
+
+        Raises:
+            MemoryError: it does not fit, or not even one block does; says which option to change.
+        """
+        config, layers, asked = self.config, self.attention_layers(self.model), self.config.num_kvcache_blocks
+        share = 1.0 if asked != -1 else config.gpu_memory_utilization if config.device == "cuda" else CPU_POOL_SHARE
+        total, in_use, activations = self.measure_memory()
+        shape = (len(layers), self.block_size, layers[0].num_kv_heads, layers[0].head_dim)
+        block_bytes = kv_block_bytes(*shape, config.dtype.itemsize)
+        # All ranks use the same block ids, so the rank with the least room decides.
+        fits = self.group.minimum(num_blocks_that_fit(total, in_use, activations, share, block_bytes))
+        if fits < max(asked, 1):
+            what, knobs = f"num_kvcache_blocks={asked}", "lower num_kvcache_blocks"
+            if asked == -1:
+                what, knobs = "even one block", "lower kvcache_block_size, or free the device"
+            room = f"{100 * share:.4g} % of {total / 1e9:.2f} GB may be used"
+            if config.device == "cuda":
+                room += f", {in_use / 1e9:.2f} GB are in use and a step takes {activations / 1e9:.2f} GB"
+                if asked == -1:
+                    knobs = "raise gpu_memory_utilization, lower max_num_batched_tokens, or free the device"
+            raise MemoryError(
+                f"no room for a KV cache of {what}: a block takes {block_bytes / 1e6:,.2f} MB, and {room}; {knobs}"
+            )
+        if asked != -1 or config.device == "cuda":
+            return fits if asked == -1 else asked
+        num_tokens = min(config.max_num_seqs, CPU_POOL_SEQS) * config.max_model_len
+        return min(fits, -(-num_tokens // self.block_size))
+
     def allocate_kv_cache(self) -> torch.Tensor:
         """Allocate the pool and hand every attention layer its part.
 
         Returns:
             [2 (keys, values), num_layers, num_blocks, block_size, num_kv_heads, head_dim]; with CUDA graphs one
             block more than the scheduler knows of, into which padded rows write.
-
-        Raises:
-            MemoryError: not even one block fits.
         """
         layers = self.attention_layers(self.model)
-        shape = (self.block_size, layers[0].num_kv_heads, layers[0].head_dim)
-        element_size = torch.empty(0, dtype=self.config.dtype).element_size()
-        block_bytes = 2 * len(layers) * shape[0] * shape[1] * shape[2] * element_size
-        if self.config.num_kvcache_blocks == -1:
-            self.config.num_kvcache_blocks = self.num_blocks_that_fit(block_bytes)
         num_blocks = self.config.num_kvcache_blocks + int(self.config.is_enabled("cuda_graph"))
-        try:
-            # Most systems promise more memory than there is, and kill the process that takes them at their word.
-            if self.config.device == "cpu" and num_blocks * block_bytes > available_memory():
-                raise RuntimeError(f"only {available_memory() / 1e9:.1f} GB of memory are free")
-            kv_cache = torch.zeros(2, len(layers), num_blocks, *shape, dtype=self.config.dtype, device=self.device)
-        except RuntimeError as error:
-            raise MemoryError(
-                f"a KV cache of {num_blocks} blocks needs {num_blocks * block_bytes / 1e9:.1f} GB, which is not "
-                f"there; lower num_kvcache_blocks ({error})"
-            ) from error
+        shape = (2, len(layers), num_blocks, self.block_size, layers[0].num_kv_heads, layers[0].head_dim)
+        kv_cache = torch.zeros(shape, dtype=self.config.dtype, device=self.device)
         for i, layer in enumerate(layers):
             layer.k_cache, layer.v_cache = kv_cache[0, i], kv_cache[1, i]
         return kv_cache
-
-    def num_blocks_that_fit(self, block_bytes: int) -> int:
-        """Size of the pool for the memory there is.
-
-        Raises:
-            MemoryError: not even one block fits.
-        """
-        if self.config.device == "cuda":
-            free, total = torch.cuda.mem_get_info(self.device)
-            # What the largest step needs beside the weights comes back after it, but must be there.
-            activations = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
-            budget = int(total * self.config.gpu_memory_utilization) - (total - free) - activations
-            wanted = budget // block_bytes
-        else:
-            num_tokens = min(self.config.max_num_seqs, CPU_POOL_SEQS) * self.config.max_model_len
-            wanted = -(-num_tokens // self.block_size)
-            budget = available_memory() // 4 // self.group.size
-        # All ranks use the same block ids, so the rank with the least room decides.
-        num_blocks = self.group.minimum(min(wanted, budget // block_bytes))
-        if num_blocks < 1:
-            raise MemoryError(
-                f"no memory is left for the KV cache: a block takes {block_bytes / 1e6:.1f} MB and {budget / 1e6:.1f} "
-                "MB may be used; raise gpu_memory_utilization, lower max_num_batched_tokens, or free the device"
-            )
-        return num_blocks
 
     def run(
         self, seqs: list[Sequence], is_prefill: bool

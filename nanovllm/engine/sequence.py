@@ -28,7 +28,7 @@ class Sequence:
 
     Args:
         token_ids: the prompt, at least one token.
-        sampling_params: how its tokens are chosen and when it stops.
+        sampling_params: how its tokens are chosen and when it stops; None for the defaults.
         block_size: tokens a KV-cache block holds; belongs to the instance, so that engines can differ.
         seq_id: number of the request in its engine.
 
@@ -39,7 +39,7 @@ class Sequence:
     def __init__(
         self,
         token_ids: SequenceOf[int],
-        sampling_params: SamplingParams = SamplingParams(),
+        sampling_params: SamplingParams | None = None,
         block_size: int = 256,
         seq_id: int = 0,
     ) -> None:
@@ -56,7 +56,7 @@ class Sequence:
         self.block_table: list[int] = []
         self.block_size = block_size
         self.block_hashes: list[int] = []  # of the full blocks, as far as anyone has asked
-        self.sampling_params = sampling_params
+        self.sampling_params = SamplingParams() if sampling_params is None else sampling_params
         self.num_prefix_hit_tokens: int | None = None  # found in the prefix cache at the first admission
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.stop_reason: int | str | None = None  # the stop token id or stop string, if one matched

@@ -1,4 +1,4 @@
-"""How much of the computer's memory may still be used."""
+"""The memory budget: how much there is, what a block of the KV cache takes, and how many blocks fit."""
 
 from pathlib import Path
 
@@ -20,3 +20,35 @@ def available_memory() -> int:
     except (OSError, ValueError, KeyError):  # not a container, or one without a limit ("max")
         return available
     return max(0, min(available, limit - used + reclaimable))
+
+
+def kv_block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, element_size: int) -> int:
+    """Bytes of one block of the KV cache.
+
+    Every token has a key and a value, of `head_dim` numbers each, in every layer and for every KV head.
+
+    Args:
+        num_kv_heads: those of one rank.
+        element_size: bytes of one number: 2 in bfloat16, 4 in float32.
+    """
+    return 2 * num_layers * block_size * num_kv_heads * head_dim * element_size
+
+
+def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
+    """How many blocks of KV cache a device has room for.
+
+    The engine may fill the device up to a share of its whole memory. That limit is for everything on it
+    together: what is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
+
+    Args:
+        total: bytes of memory that the device has.
+        in_use: bytes of it that are taken already, by the weights or by other programs.
+        activations: bytes that the largest step takes beside these, and gives back when it is done.
+        utilization: the share of `total` that may be filled, above 0 and up to 1.
+        block_bytes: bytes of one block.
+
+    Returns:
+        A whole number (an `int`) of blocks; 0 if there is no room for any.
+    """
+    budget = int(total * utilization) - in_use - activations
+    return max(0, budget // block_bytes)

@@ -263,7 +263,8 @@ class StepWidget(w.VBox):
             height += drawing.height
             if pictures and steps is None and height > MAX_STILL_HEIGHT:
                 break
-            pictures.append((f"{self.label(step).capitalize()}. {self.caption(step)}", drawing))
+            label = self.label(step)
+            pictures.append((f"{label[:1].upper()}{label[1:]}. {self.caption(step)}", drawing))
         return stack(pictures, self.footer())
 
     def png(self) -> bytes:

@@ -1,8 +1,12 @@
 """Every chapter runs from its first cell to its last, as it does for somebody who has just begun."""
 
+import dataclasses
+
 import pytest
 
 from exercises.kit import manifest, notebooks
+from nanovllm import SamplingParams
+from nanovllm.config import Config
 
 SOURCES = notebooks.sources()
 
@@ -59,3 +63,13 @@ def test_cells_are_short(source):
         elif "```" not in cell.source:
             prose = [line for line in cell.source.splitlines() if not line.startswith("|")]
             assert len(" ".join(prose).split()) <= 130, cell.source
+
+
+@pytest.mark.parametrize("options", [Config, SamplingParams], ids=lambda options: options.__name__)
+def test_the_tables_of_chapter_03_name_every_field_with_its_default(options):
+    (source,) = (source for source in SOURCES if source.stem.startswith("03_"))
+    text = "\n".join(cell.source for cell in notebooks.derive(source).cells)
+    for field in dataclasses.fields(options):
+        if field.init:
+            default = repr(field.default).replace("'", '"') if field.default is not dataclasses.MISSING else ""
+            assert f"| `{field.name}` | `{default}` |" in text or (not default and f"| `{field.name}` | |" in text)

@@ -540,7 +540,8 @@ def test_show_puts_the_runs_side_by_side(workspace):
 @pytest.fixture
 def course(tmp_path):
     """A copy of what stubs and solutions are derived from."""
-    shutil.copytree(ROOT / "nanovllm" / "engine", tmp_path / "nanovllm" / "engine")
+    ignored = shutil.ignore_patterns("assets", "viz", "__pycache__")
+    shutil.copytree(ROOT / "nanovllm", tmp_path / "nanovllm", ignore=ignored)
     (tmp_path / "exercises").mkdir()
     shutil.copy(ROOT / manifest.MANIFEST, tmp_path / manifest.MANIFEST)
     return tmp_path
@@ -722,7 +723,8 @@ def test_answers_are_graded_by_pytest_only_when_asked_for(workspace):
     workspace.write(DEALLOCATE, DEALLOCATE.reference())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     asked = subprocess.run([*command, "tests/exercises", "-k", "ch05"], cwd=ROOT, capture_output=True, text=True)
-    assert f"{len(EXERCISES) - 1} failed, 1 passed" in asked.stdout
+    num_asked = sum(exercise.chapter == "ch05" for exercise in EXERCISES.values())
+    assert f"{num_asked - 1} failed, 1 passed" in asked.stdout
     everything = subprocess.run([*command, "--collect-only"], cwd=ROOT, capture_output=True, text=True)
     assert everything.returncode == 0 and "tests/exercises" not in everything.stdout
     assert "tests/course/test_kit.py" in everything.stdout

@@ -39,6 +39,7 @@ CELLS = [
     "sizes = BlockSizeExplorer()\nsizes",
     "simulation = PrefixSimulation(num_requests=40)\nsimulation",
     "life = SequenceView(story, 'C')\nlife",
+    "budget = MemoryBudget()\nbudget",
 ]
 
 

@@ -128,10 +128,26 @@ def test_block_size_and_simulation_follow_their_sliders(page):
     take_screenshot(simulation, "lab_simulation_light")
 
 
+def test_the_memory_budget_follows_its_options_by_keyboard(page):
+    box = page.locator(".jp-OutputArea-output .nv.jupyter-widgets", has=page.locator("select"))
+    box.scroll_into_view_if_needed()
+    status = box.get_by_role("status")
+    expect(status).to_contain_text("4 sequences of 4,096")
+    box.locator("select").select_option("Qwen3-14B")
+    expect(status).to_contain_text("no block of the KV cache fits")
+    box.locator(".noUi-handle").first.focus()  # the GPU's memory: 24, 32, 40 GB
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(status).to_contain_text("Qwen3-14B on a GPU of 40 GB: the cache holds")
+    take_screenshot(box, "lab_memory_light")
+    button(box, "jump to: 8B on 24 GB").click()
+    expect(status).to_contain_text("4 sequences of 4,096")
+
+
 def test_dark_theme(page):
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
-    names = ("block_table", "timeline", "predict", "prefix", "block_size", "simulation", "sequence_view")
+    names = ("block_table", "timeline", "predict", "prefix", "block_size", "simulation", "sequence_view", "memory")
     for n, name in enumerate(names):
         box = widget(page, n)
         color = (

@@ -2,7 +2,15 @@
 
 import pytest
 
-from nanovllm.viz import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, Timeline, load_trace
+from nanovllm.viz import (
+    BlockSizeExplorer,
+    BlockTable,
+    MemoryBudget,
+    PrefixExplorer,
+    PrefixSimulation,
+    Timeline,
+    load_trace,
+)
 
 from .conftest import expect, open_page, take_screenshot
 
@@ -136,6 +144,7 @@ def everything():
         "prefix": PrefixExplorer(),
         "block_size": BlockSizeExplorer(),
         "simulation": PrefixSimulation(num_requests=50),
+        "memory": MemoryBudget(),
     }
 
 

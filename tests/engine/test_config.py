@@ -375,6 +375,34 @@ def test_the_pool_on_a_cpu_takes_a_quarter_of_the_free_memory_at_most(model, mon
         LLM(model, kvcache_block_size=4, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("asked", "utilization", "in_use", "gets"),
+    [
+        (-1, 0.9, 300, 500),  # 0.9 of 1000 blocks, less what is in use and what a step takes
+        (-1, 0.5, 300, 100),
+        (-1, 0.4, 300, "raise gpu_memory_utilization, lower max_num_batched_tokens"),
+        (-1, 1.0, 950, "raise gpu_memory_utilization, lower max_num_batched_tokens"),
+        (600, 0.9, 300, 600),  # the limit is for a pool that the engine sizes itself
+        (601, 0.9, 300, "lower num_kvcache_blocks"),
+    ],
+)
+def test_the_pool_on_a_gpu_is_what_the_limit_leaves(model, monkeypatch, asked, utilization, in_use, gets):
+    """As a GPU with room for a thousand blocks would be measured; a step takes a hundred."""
+    with LLM(model, kvcache_block_size=4, num_kvcache_blocks=3, device="cpu") as llm:
+        runner, block = llm.model_runner, llm.model_runner.kv_cache.nbytes // 3
+        monkeypatch.setattr(runner, "measure_memory", lambda: (1000 * block + 3, in_use * block, 100 * block))
+        llm.config.device, llm.config.num_kvcache_blocks = "cuda", asked
+        llm.config.gpu_memory_utilization = utilization
+        try:
+            if isinstance(gets, int):
+                assert runner.choose_num_blocks() == gets
+            else:
+                with pytest.raises(MemoryError, match=gets):
+                    runner.choose_num_blocks()
+        finally:
+            llm.config.device = "cpu"
+
+
 def test_a_pool_larger_than_the_memory_says_which_knob(model):
     with pytest.raises(MemoryError, match="num_kvcache_blocks"):
         LLM(model, num_kvcache_blocks=10**10, device="cpu")

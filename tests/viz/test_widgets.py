@@ -13,6 +13,7 @@ import traitlets
 from nanovllm import SamplingParams, viz
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
+from nanovllm.viz.memory import MemoryBudget
 from nanovllm.viz.player import PlayerData, html_player
 from nanovllm.viz.record import record_scheduler
 from nanovllm.viz.widgets import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, SequenceView, Timeline
@@ -50,6 +51,7 @@ def make(name, words=None):
         "Timeline": lambda: Timeline(viz.load_trace("batch"), compare={"story": story}),
         "PrefixExplorer": lambda: PrefixExplorer(words),
         "BlockSizeExplorer": lambda: BlockSizeExplorer(),
+        "MemoryBudget": lambda: MemoryBudget(),
         "PrefixSimulation": lambda: PrefixSimulation(num_requests=20),
     }[name]()
 
@@ -62,6 +64,7 @@ NAMES = (
     "Timeline",
     "PrefixExplorer",
     "BlockSizeExplorer",
+    "MemoryBudget",
     "PrefixSimulation",
 )
 
