@@ -122,29 +122,36 @@ class ModelRunner:
         Raises:
             MemoryError: it does not fit, or not even one block does; says which option to change.
         """
-        config, layers, asked = self.config, self.attention_layers(self.model), self.config.num_kvcache_blocks
-        share = 1.0 if asked != -1 else config.gpu_memory_utilization if config.device == "cuda" else CPU_POOL_SHARE
+        config, asked, on_gpu = self.config, self.config.num_kvcache_blocks, self.config.device == "cuda"
+        share = config.gpu_memory_utilization if on_gpu else CPU_POOL_SHARE
+        if asked != -1:
+            share = 1.0
         total, in_use, activations = self.measure_memory()
+        layers = self.attention_layers(self.model)
         shape = (len(layers), self.block_size, layers[0].num_kv_heads, layers[0].head_dim)
         block_bytes = kv_block_bytes(*shape, config.dtype.itemsize)
         # All ranks use the same block ids, so the rank with the least room decides.
         fits = self.group.minimum(num_blocks_that_fit(total, in_use, activations, share, block_bytes))
         if fits < max(asked, 1):
             what, knobs = f"num_kvcache_blocks={asked}", "lower num_kvcache_blocks"
-            if asked == -1:
-                what, knobs = "even one block", "lower kvcache_block_size, or free the device"
             room = f"{100 * share:.4g} % of {total / 1e9:.2f} GB may be used"
-            if config.device == "cuda":
+            if on_gpu:
                 room += f", {in_use / 1e9:.2f} GB are in use and a step takes {activations / 1e9:.2f} GB"
-                if asked == -1:
-                    knobs = "raise gpu_memory_utilization, lower max_num_batched_tokens, or free the device"
+            if asked == -1:
+                what = "even one block"
+                knobs = (
+                    "raise gpu_memory_utilization, lower max_num_batched_tokens"
+                    if on_gpu
+                    else "lower kvcache_block_size"
+                )
+                knobs += ", or free the device"
             raise MemoryError(
                 f"no room for a KV cache of {what}: a block takes {block_bytes / 1e6:,.2f} MB, and {room}; {knobs}"
             )
-        if asked != -1 or config.device == "cuda":
-            return fits if asked == -1 else asked
+        if asked != -1:
+            return asked
         num_tokens = min(config.max_num_seqs, CPU_POOL_SEQS) * config.max_model_len
-        return min(fits, -(-num_tokens // self.block_size))
+        return fits if on_gpu else min(fits, -(-num_tokens // self.block_size))
 
     def allocate_kv_cache(self) -> torch.Tensor:
         """Allocate the pool and hand every attention layer its part.
