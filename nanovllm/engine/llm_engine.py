@@ -161,8 +161,9 @@ class LLMEngine:
         self, prompt: Prompt, token_ids: list[int], params: SamplingParams
     ) -> Generator[str, None, RequestOutput]:
         self._check_open()
-        request, shown = self._add(prompt, token_ids, params, needs_text=True), 0
+        request, shown = None, 0
         try:
+            request = self._add(prompt, token_ids, params, needs_text=True)
             while True:
                 assert request.detokenizer is not None
                 visible = request.detokenizer.visible_length(request.seq.is_finished)
@@ -175,7 +176,8 @@ class LLMEngine:
                     self._check_open()
                     self._step()
         finally:
-            self.abort(request.seq.seq_id)
+            if request is not None:
+                self.abort(request.seq.seq_id)
 
     def beam_search(
         self, prompts: Prompt | list[Prompt], params: BeamSearchParams, use_tqdm: bool = False
