@@ -247,7 +247,8 @@ for guess, line in zip(my_guesses, lines, strict=True):
 
 # %% [markdown]
 # `Config` stays open because the engine fills in what it finds out, such as the number of blocks.
-#
+
+# %% [markdown]
 # ## Your first check
 #
 # Every integer of both objects goes through one function: `check_int(name, value, minimum)`. It returns the value

@@ -129,8 +129,7 @@ print(f"A request of {length} does not fit: the largest hole has {largest}.")
 
 # %%
 def draw_memory(axis, memory, title):
-    owners = enumerate(dict.fromkeys(memory))
-    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in owners}
+    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in enumerate(dict.fromkeys(memory))}
     colors |= {0: "white", "new": ORANGE, "empty": GRAY}
     for slot, owner in enumerate(memory):
         place = (slot % 64, slot // 64)
