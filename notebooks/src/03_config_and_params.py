@@ -246,22 +246,21 @@ for guess, line in zip(my_guesses, lines, strict=True):
     print(f"{line:30} you: {guess:6} it: {result}")
 
 # %% [markdown]
-# `Config` stays open because the engine fills in what it finds out, such as the number of blocks.
-
-# %% [markdown]
+# `Config` stays open: the engine writes into it how many blocks there are.
+#
 # ## Your first check
 #
 # Every integer of both objects goes through one function: `check_int(name, value, minimum)`. It returns the value
 # as an `int`, or raises. What should pass?
 #
-# * `3`. And also `np.int64(3)`: numbers often come out of arrays.
+# * `3`. Also `np.int64(3)`: numbers often come out of arrays.
 # * Not `3.0`, and not `"3"`. Perhaps it was meant as 3, perhaps it is a mistake somewhere else. We do not guess.
 # * And `True`? In Python, `isinstance(True, int)` is true. But `max_tokens=True` is a mistake.
 #
 # Two kinds of error: `TypeError` for the wrong kind of thing, `ValueError` for a number that is too small.
 #
-# The cell below becomes a part of the module `nanovllm/validation.py`. What that module imports is there for you:
-# `math`, `numbers` and `operator`. For anything else, write an import into the cell.
+# The cell below becomes part of `nanovllm/validation.py`. What that module imports is there: `math`, `numbers` and
+# `operator`. Other imports go into the cell.
 
 # %%
 # {{exercise ch03.check_int}}
@@ -556,8 +555,8 @@ for options in [{"num_kvcache_blocks": 10**8}, {"kvcache_block_size": 10**8}]:
 # %% [markdown]
 # ## Too small, but legal
 #
-# Between "does not start" and "enough" the engine runs, and is slow. Here are four requests, once
-# with 40 blocks of 16 tokens and once with 10. This is a recording of the real engine, made now.
+# Between "does not start" and "enough" the engine runs, and is slow. Here are four requests, once with 40
+# blocks of 16 tokens and once with 10. This is a recording of the real engine, made now.
 
 # %%
 traces = {}
