@@ -129,7 +129,7 @@ def preempt(self, seq: Sequence) -> None:
 # --- ch06.make_room
 # The newest has the fewest tokens behind it, as a rule, so the least is computed again; and the oldest always goes on,
 # so that in the end everybody finishes. A sequence that is the newest itself has to go, too. If it were spared, two
-# sequences could take the blocks from each other for ever.
+# sequences could take the blocks from each other forever.
 def make_room(self, seq: Sequence) -> bool:
     """Preempt running sequences, the newest first, until there is a slot for the last token of `seq`.
 

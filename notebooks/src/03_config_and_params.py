@@ -52,10 +52,13 @@ BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#
 # one of its fields is nonsense.
 #
 # Our engine would refuse it. To see why, we go around its checks: `smuggle` changes a field after it was checked.
-# (The cache here has small blocks of 16 tokens, so that little memory is enough. More about that below.)
-
+# (The engines of this chapter are `SMALL`: their blocks hold 16 tokens, so that little memory is enough. More about
+# that below.)
 
 # %%
+SMALL = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 256}
+
+
 def smuggle(**fields):
     """Parameters with fields that nobody has checked."""
     params = SamplingParams(temperature=0.8, max_tokens=30, ignore_eos=True, seed=1)
@@ -66,7 +69,7 @@ def smuggle(**fields):
 
 def three_and(fourth):
     """Three good requests run; after ten steps a fourth joins. Returns the recording of the run."""
-    with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
+    with LLM("qwen3-tiny", **SMALL) as llm:
         params = [smuggle()] * 3 + [fourth]
         return record(llm, ["Once upon a time"] * 4, params, arrive=[0, 0, 0, 10], keep_error=True)
 
@@ -86,8 +89,8 @@ Timeline(trace, complete=False)
 # %% [markdown]
 # The picture is a recording of this run. A, B and C each get a token in every step, until D comes, and then nothing.
 #
-# A string where a number should be. The sampler looks at all requests of a step together, so its error ends the
-# step for all of them. And the next step, and the one after it: the bad request is still there.
+# A string stands where a number should be. The sampler looks at all requests of a step together, so its error ends
+# the step for all of them. The next step fails, too, and the one after it: the bad request is still there.
 #
 # The message does not help either. Which request was it? Which of its fields?
 #
@@ -115,11 +118,11 @@ except TypeError as error:
 
 # %% [markdown]
 # Compare this with the message above. It names the **argument**, shows the **value**, and says what would be
-# **accepted**. Whoever reads it can mend the call without reading the engine.
+# **accepted**. Whoever reads it can correct the call without reading the engine.
 #
 # ## Once, at the border
 #
-# Everything that comes from outside passes one line. In front of it, values may be anything. Behind it, all code
+# Everything that comes from outside has to cross one line. In front of it, values may be anything. Behind it, all code
 # relies on them: no scheduler, no sampler checks again. A list of prompts is looked at as a whole before the first of
 # them starts, so nobody waits for a result that the last one spoils.
 
@@ -159,7 +162,7 @@ plt.show()
 my_guess = 10  # percent of a step; change me
 
 check_seconds = min(timeit.repeat(lambda: SamplingParams(temperature=0.7, top_p=0.9), number=1000, repeat=3)) / 1000
-with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
+with LLM("qwen3-tiny", **SMALL) as llm:
     llm.add_request("Once upon a time", smuggle())
     step_seconds = min(timeit.repeat(llm.step, number=1, repeat=20))
 
@@ -185,7 +188,7 @@ print(f"your guess was {my_guess} %; it is {100 * check_seconds / step_seconds:.
 # | `model` | | a directory, a name on the hub, or `"qwen3-tiny"` |
 # | `load_format` | `"auto"` | `"dummy"`: random weights, for measurements |
 # | `device` | `"auto"` | the GPU if there is one, else the CPU |
-# | `attention_backend` | `"auto"` | who computes attention (chapter 10) |
+# | `attention_backend` | `"auto"` | which code computes attention (chapter 10) |
 # | `enable_prefix_caching` | `True` | share the blocks of equal prefixes (chapter 5) |
 # | `enforce_eager` | `False` | `True`: no CUDA graphs (chapter 17) |
 # | `disabled_optimizations` | `()` | faster paths not to take |
@@ -204,9 +207,10 @@ print(f"your guess was {my_guess} %; it is {100 * check_seconds / step_seconds:.
 # | `stop_token_ids` | `()` | tokens at which it ends |
 # | `ignore_eos` | `False` | go on after the end-of-text token |
 # | `seed` | `None` | the same seed, the same text |
-# | `logprobs` | `None` | return the probabilities of this many tokens, too |
+# | `logprobs` | `None` | also return log-probabilities: of this many most likely tokens, and of the chosen one |
 #
-# Names and meanings are those of vLLM.
+# Names and meanings in this second table are vLLM's; some defaults are ours. In the first, vLLM says `block_size` for
+# `kvcache_block_size`, and `num_gpu_blocks_override` for `num_kvcache_blocks`.
 
 # %% [markdown]
 # Both objects are dataclasses. Python calls `__post_init__` when all fields are set, and there we check. Three
@@ -226,8 +230,7 @@ print(f"your guess was {my_guess} %; it is {100 * check_seconds / step_seconds:.
 #
 # ### Predict
 #
-# What does each of these lines do? `Config` has slots, but is not frozen: the engine fills in what it finds out,
-# such as the number of blocks.
+# What does each of the three lines below do? `Config` has slots, but is not frozen.
 
 # %%
 my_guesses = ["works", "works", "works"]  # change each to "error" where you expect one
@@ -243,25 +246,27 @@ for guess, line in zip(my_guesses, lines, strict=True):
     print(f"{line:30} you: {guess:6} it: {result}")
 
 # %% [markdown]
+# `Config` stays open: the engine writes into it how many blocks there are.
+#
 # ## Your first check
 #
 # Every integer of both objects goes through one function: `check_int(name, value, minimum)`. It returns the value
 # as an `int`, or raises. What should pass?
 #
-# * `3`. And also `np.int64(3)`: numbers often come out of arrays.
+# * `3`. Also `np.int64(3)`: numbers often come out of arrays.
 # * Not `3.0`, and not `"3"`. Perhaps it was meant as 3, perhaps it is a mistake somewhere else. We do not guess.
 # * And `True`? In Python, `isinstance(True, int)` is true. But `max_tokens=True` is a mistake.
 #
 # Two kinds of error: `TypeError` for the wrong kind of thing, `ValueError` for a number that is too small.
 #
-# The cell below becomes a part of the module `nanovllm/validation.py`. What that module imports is there for you:
-# `math`, `numbers` and `operator`. For anything else, write an import into the cell.
+# The cell below becomes part of `nanovllm/validation.py`. What that module imports is there: `math`, `numbers` and
+# `operator`. Other imports go into the cell.
 
 # %%
 # {{exercise ch03.check_int}}
 
 # %% [markdown]
-# ### Plug it in
+# ### Plug in
 #
 # `mine()` builds the engine with your function in it, if it is written. Bad options are then refused by your code,
 # before any weight is loaded.
@@ -275,27 +280,31 @@ for options in [{"max_num_seqs": 0}, {"kvcache_block_size": 16.0}, {"max_model_l
         print(f"{type(error).__name__}: {error}")
 
 # %% [markdown]
-# ## Numbers that are none
+# ## Not a number
 #
 # Floats have a trap that integers do not have: `nan`. Before you write its check, find out how it behaves.
 #
 # ### Predict
 #
-# Which of these four are true? Afterwards comes your second check. `check_float(name, value, minimum, maximum)` returns
-# a finite `float` in a range, both ends included. Integers are welcome: `temperature=0` is what people write.
+# Which of these four are true?
 
 # %%
 my_guesses = [True, True, True, True]  # change me
 
 nan = math.nan
-for guess, question in zip(my_guesses, ["nan < 0", "nan > 1", "not (0 <= nan <= 1)", "nan == nan"], strict=True):
+for guess, question in zip(my_guesses, ["nan < 0", "nan > 1", "0 <= nan <= 1", "nan == nan"], strict=True):
     print(f"{question:22} you: {guess!s:6} it: {eval(question)}")
+
+# %% [markdown]
+# None of the four is true. Your second check has to live with that: `check_float(name, value, minimum, maximum)`
+# returns a finite `float` in a range, both ends included. Integers are welcome: `temperature=0` is what
+# people write.
 
 # %%
 # {{exercise ch03.check_float}}
 
 # %% [markdown]
-# ### Plug it in
+# ### Plug in
 #
 # The engine with your checks, three good requests, and one bad one after the other. This is the experiment from
 # above, but now nobody smuggles.
@@ -304,7 +313,7 @@ for guess, question in zip(my_guesses, ["nan < 0", "nan > 1", "not (0 <= nan <= 
 me = mine()
 bad = [{"top_k": "40"}, {"temperature": math.nan}, {"top_p": 1.5}, {"max_tokens": 0}, {"seed": 2.5}]
 refused = 0
-with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
+with me.LLM("qwen3-tiny", **SMALL) as llm:
     params = me.SamplingParams(temperature=0.8, max_tokens=30)
     good = [llm.add_request("Once upon a time", params) for _ in range(3)]
     for fields in bad:
@@ -332,7 +341,7 @@ print(f"finished: {len(finished)} of {len(good)} good ones; above, it was none")
 
 # %%
 prompt = "Once upon a time, there was a little girl named Mia."
-with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
+with LLM("qwen3-tiny", **SMALL) as llm:
     for stop in [("The end",), tuple("The end")]:
         (answer,) = llm.generate(prompt, smuggle(temperature=0, stop=stop), use_tqdm=False)
         print(f"stop={stop}\n    {len(answer['token_ids'])} tokens: {answer['text']!r}")
@@ -342,7 +351,7 @@ with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_l
 
 # %%
 me = mine()  # plugged in: the engine with all that you have written
-with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
+with me.LLM("qwen3-tiny", **SMALL) as llm:
     for stop in [None, "was", ["was", "."], iter([","])]:
         params = me.SamplingParams(temperature=0, max_tokens=20, stop=stop)
         (answer,) = llm.generate(prompt, params, use_tqdm=False)
@@ -352,13 +361,14 @@ with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_mode
 # ## A first look at sampling
 #
 # What do `temperature`, `top_k` and `top_p` do? The model gives a probability to each token of its vocabulary. We
-# ask for all of them (`logprobs`), for the one token after a beginning, and look at the ten most likely.
+# ask for all of them, for the one token after a beginning, and look at the ten most likely. (`logprobs` are their
+# logarithms, which is the form that engines work with.)
 #
 # Here we only look at the effect. You will build the sampler in chapter 14.
 
 # %%
 beginning = "Once upon a time, there was a little girl named Mia. She had a close friend, a girl named Layla."
-with LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=64, max_model_len=256) as llm:
+with LLM("qwen3-tiny", **SMALL) as llm:
     params = SamplingParams(max_tokens=1, logprobs=llm.config.hf_config.vocab_size)
     (answer,) = llm.generate(beginning, params, use_tqdm=False)
     ranked = sorted(answer["logprobs"][0].items(), key=lambda item: -item[1])
@@ -399,14 +409,13 @@ plt.show()
 # %% [markdown]
 # ## Memory
 #
-# Now to the other thing that an engine can break at: memory. A request that asks for too much can be refused. An
-# engine that runs out of memory in the middle of a step dies, and all its requests with it. So it counts
-# beforehand.
+# The other thing that can break an engine is memory. A request that asks for too much can be refused. An engine that
+# runs out of memory in the middle of a step loses the work of all its requests. So it counts beforehand.
 #
 # Three things need room:
 #
 # * **weights**: there all the time, of fixed size;
-# * **activations**: what a step computes on its way; they come and go, and grow with the tokens in a step;
+# * **activations**: what a step computes in between; they come and go, and grow with the tokens in a step;
 # * the **KV cache**: keys and values of every token of every running request.
 #
 # How much is that last one? Measured on an engine with its default options:
@@ -426,9 +435,9 @@ print(f"a token in the cache     {cache / num_tokens:9,.0f} bytes")
 print(f"the same token as text   {bytes_as_text:9.1f} bytes")
 
 # %% [markdown]
-# A token of four letters becomes thousands of bytes, and this is a tiny model. Here is how it grows: one request, from
-# a short prompt to the longest that Qwen3 was trained for, computed from the models' published shapes. The numbers of
-# the cache have 16 bits here, as on a GPU. On a CPU, ours have 32, so they take twice as much.
+# A token of four letters becomes thousands of bytes, and this is a tiny model. Here is how it grows: one request,
+# from a short prompt to the longest that Qwen3's configuration allows, computed from the models' published shapes.
+# The numbers of the cache have 16 bits here, as on a GPU. On a CPU, ours have 32, so they take twice as much.
 
 # %%
 lengths = [2**n for n in range(7, 16)] + [40960]
@@ -447,22 +456,23 @@ figure.subplots_adjust(right=0.62)
 plt.show()
 
 # %% [markdown]
-# The lines are straight, because every token costs the same. The formula is short: a key and a value, in every layer,
-# for every KV head.
+# Twice the tokens, twice the memory: every token costs the same. The formula is short: a key and a value, in every
+# layer, for every KV head.
 #
 # {{source nanovllm/utils/memory.py:kv_block_bytes}}
 #
 # The engine gives memory to the cache in blocks of `kvcache_block_size` tokens. With 256, tables are short and GPU
-# kernels read long runs. Our demonstrations use 16: small requests then fill several blocks, and the pictures show
-# something.
+# kernels read long runs. Our demonstrations use 16: then small requests fill several blocks, too.
 
 # %% [markdown]
 # ### Predict
 #
 # Qwen3-8B has 8.2 billion weights of 2 bytes each. Your GPU has 24 GB. All options have their defaults. How many
-# requests of 4,096 tokens fit into its cache at the same time? Write down a guess, then run the cell.
+# requests of 4,096 tokens fit into its cache at the same time? Write down a guess. The picture helps to correct it; the
+# answer comes when your function is plugged in.
 #
-# Each bar is the memory of one GPU. The engine may fill it up to the dashed line, `gpu_memory_utilization`.
+# Each bar is the memory of one GPU. The engine may fill it up to the dashed line, `gpu_memory_utilization`. In this
+# picture the activations are estimated, and `other`, what CUDA itself takes, is assumed.
 
 # %%
 my_guess = 64  # change me
@@ -492,23 +502,22 @@ plt.show()
 # Weights and activations come first, and the cache gets the rest. Where they alone pass the limit, the engine does
 # not start.
 #
-# How does the engine know? It does not estimate: it loads the weights, runs the largest step it will ever run, and
-# looks.
+# How does the engine know? On a GPU it does not estimate: it loads the weights, runs the largest prefill that its
+# options allow, and looks.
 #
 # {{source nanovllm/engine/model_runner.py:ModelRunner.measure_memory}}
 #
-# From these three numbers, the limit and the size of a block follows how many blocks there will be. This function is
-# yours.
+# These three numbers, the limit and the size of a block decide how many blocks there will be. That function is yours.
 
 # %%
 # {{exercise ch03.num_blocks_that_fit}}
 
 # %% [markdown]
-# ### Plug it in
+# ### Plug in
 #
-# Your engine sizes its own cache now. On a CPU it may use a quarter of the free memory, and takes no more than 64
-# requests of full length need. The explorer below is drawn with your function, too. Move the options, or step
-# through the examples.
+# Your engine sizes its own cache now. On a CPU it may use a quarter of the free memory, and takes no more than
+# `max_num_seqs` requests of full length need, or 64 of them. The explorer below is drawn with your function, too.
+# Move the options, or step through the examples.
 
 # %%
 me = mine()
@@ -531,8 +540,8 @@ MemoryBudget(num_blocks_that_fit=fit)
 # | prompt "more than the whole KV cache holds" | more blocks, by the knobs above | |
 # | it runs, but requests wait or are preempted | the same | |
 #
-# Lowering `max_model_len` frees nothing here: blocks are given when tokens come, not for the longest possible answer.
-# It only bounds what one request may take.
+# Lowering `max_model_len` makes no room in the cache: blocks are given when tokens come, not for the longest possible
+# answer. It only bounds what one request may take.
 #
 # Errors at start are `MemoryError`s that name the knob:
 
@@ -546,13 +555,13 @@ for options in [{"num_kvcache_blocks": 10**8}, {"kvcache_block_size": 10**8}]:
 # %% [markdown]
 # ## Too small, but legal
 #
-# Between "does not start" and "enough" lies a wide land: the engine runs, and is slow. Here are four requests, once
-# with 40 blocks of 16 tokens and once with 10. This is a recording of the real engine, made now.
+# Between "does not start" and "enough" the engine runs, and is slow. Here are four requests, once with 40
+# blocks of 16 tokens and once with 10. This is a recording of the real engine, made now.
 
 # %%
 traces = {}
 for num_blocks in (40, 10):
-    with me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=num_blocks, max_model_len=128) as llm:
+    with me.LLM("qwen3-tiny", **(SMALL | {"num_kvcache_blocks": num_blocks, "max_model_len": 128})) as llm:
         params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
         beginnings = ["Once upon a time, a fox", "One day, Tom", "There was an old boat", "Mia had a kite"]
         traces[num_blocks] = record(llm, beginnings, params)
@@ -560,12 +569,15 @@ for num_blocks in (40, 10):
 for num_blocks, trace in traces.items():
     together = [len(step["scheduled"]) for step in trace["steps"] if step["scheduled"]]
     print(f"{num_blocks} blocks: {len(together)} steps, at most {max(together)} requests in one")
+written = [[seq["output_ids"] for seq in trace["seqs"].values()] for trace in traces.values()]
+print("the same text:", written[0] == written[1])
 Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 
 # %% [markdown]
-# With 10 blocks, not everybody fits. The answers are the same, only later: somebody waits, and the weights are read for
-# smaller batches, more often. It can get worse: when the engine has let in more than it can keep, somebody must give
-# blocks back and compute again. That is a **preemption**. Chapter 6 is about who waits, and who gives back.
+# With 10 blocks, not everybody fits: look at the hatched parts, where somebody waits. The text is the same, only
+# later. The weights are read for smaller batches, more often. It can get worse: when the engine has let in more than
+# it can keep, somebody must give blocks back and compute again. That is a **preemption**. Chapter 6 is about who
+# waits, and who gives back.
 
 # %% [markdown]
 # ## Change it

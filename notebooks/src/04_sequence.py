@@ -11,16 +11,16 @@
 # * decide what of it travels to a worker process, and count the bytes.
 #
 # You write four short functions. Each one runs in the engine as soon as it is written.
-# Plan an hour.
+# Plan an hour. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
 #
-# The engine is complete. Function by function, it becomes yours. `mine()` is the engine with everything that
-# you have written so far in its place, and its display is the map. Where it says *ours*, our function stands in.
+# A request that has passed the checks of chapter 3 becomes a **sequence**: the engine's own record of it. This
+# chapter is about one small file, `engine/sequence.py`. The scheduler, the block manager, and the model runner
+# all ask a sequence things. It decides nothing itself.
 #
-# This chapter is about one small file, `engine/sequence.py`. A **sequence** is one request inside the engine.
-# The scheduler, the block manager, and the model runner all ask it things. It decides nothing itself.
+# Below is the map of your engine. Where it says *ours*, our function stands in for one that is not yours yet.
 
 # %%
 # %load_ext exercises
@@ -52,8 +52,8 @@ def greedy(max_tokens):
 # ## Why
 #
 # The KV cache has a **slot** for each token of each request. How many slots should a request get when it
-# arrives? Nobody knows yet how long its answer will be. The oldest solution: as many as the longest text that
-# is allowed. Let us see what that costs, with twelve real requests.
+# arrives? Nobody knows yet how long its answer will be. The simplest solution is to give it as many as the
+# longest text that is allowed. Let us see what that costs, with twelve real requests.
 
 # %%
 beginnings = ["Once upon a time", "One day, a small fox", "There was an old boat", "Tom had a new ball"]
@@ -69,7 +69,7 @@ used, reserved = sum(lengths), longest * len(lengths)
 print(f"reserved {reserved} slots, used {used}: {1 - used / reserved:.0%} of the memory is never touched")
 
 # %% [markdown]
-# A cache that is mostly empty serves fewer requests at once, and that is where the speed comes from. So
+# A cache that is mostly empty serves fewer requests at once, and the speed comes from serving many. So
 # memory is handed out in small pieces of equal size, one after the other, as the text grows. The pieces are
 # called **blocks**.
 
@@ -136,8 +136,8 @@ PROMPTS = ["The sun was warm and", "Once upon a time, there was a little girl na
 def life_of_two():
     """A trace of your engine: A arrives before the first step, B before the second."""
     with mine().LLM("qwen3-tiny", max_num_batched_tokens=6, **SMALL) as llm:
-        llm.generate(["One", "Sun"], greedy(2), use_tqdm=False)  # short answers: the engine expects such, and admits B
-        llm.scheduler.reset([])  # an empty cache again
+        llm.generate(["One", "Sun"], greedy(2), use_tqdm=False)  # after short answers the engine expects more of them
+        llm.scheduler.reset([])  # an empty cache again; the lengths are remembered, so B is let in beside A
         return record(llm, PROMPTS, greedy(16), arrive=[0, 1])
 
 
@@ -147,13 +147,13 @@ SequenceView(trace, "B", predict=True)
 # %% [markdown]
 # Step through it with ▶, or jump with the buttons. Two steps ask you something before they show.
 #
-# * *cut*: a step has room for 6 tokens, so that 14 take three steps. Meanwhile B is still WAITING.
+# * *cut*: a step has room for 6 tokens, so 14 take three steps. Meanwhile B is still WAITING.
 # * *first token*: the rest of the prompt is scheduled. B is RUNNING, and the model chooses a token.
 # * *a block more*: the token in the thick frame is the first of a new block.
 # * *preemption*: no block is left. B came last, so it gives its blocks back. It keeps its tokens.
 # * *starts over*: there is room again. Were all of its blocks overwritten in the meantime?
 #
-# Below is the same life at one glance. A column is a step; its height is the length of the text.
+# Below is the same life at a glance. A column is a step; its height is the length of the text.
 
 # %%
 steps = range(len(trace["steps"]))
@@ -360,13 +360,13 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 # %% [markdown]
 # ## What travels
 #
-# A model that is too large for one GPU is cut up among several. Each of them has a **worker**, a process of its
+# A model that is too large for one GPU is split over several. Each of them has a **worker**, a process of its
 # own. This is **tensor parallelism**, and chapter 9 is about it. Processes share no memory: what a worker should
 # know about a step has to be turned into bytes, sent through a pipe, and built up again. In Python, `pickle`
 # does that.
 #
 # Scheduler and block manager are not sent. The sequences of the step are, *in every step*. By default, pickle
-# takes all attributes of an object.
+# takes all attributes of an object; `token_ids` is one of them.
 #
 # ### Predict
 #
@@ -550,4 +550,4 @@ display(mine(), SequenceView(life_of_two(), "B"))
 #   blocks; section 4.6 says what is sent to workers.
 # * Python's own documentation of pickle, under *Handling Stateful Objects*.
 #
-# Next, somebody has to own the physical blocks: the block manager.
+# A block table names physical blocks. Next comes the part that owns them: the block manager.

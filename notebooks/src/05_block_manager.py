@@ -41,11 +41,12 @@ BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#
 # %% [markdown]
 # ## Why: memory that nobody uses
 #
-# Every token leaves its keys and values in the KV cache: one key and one value, for each layer and each KV
-# head. What does a token weigh, and how long do requests get? We ask the model. (A token of Qwen3-0.6B weighs 112 KiB.)
+# Every token leaves a key and a value in the KV cache, in each layer and for each KV head. Chapter 3 counted the
+# bytes, and chapter 4 the slots that stay empty when every request gets the room for the longest text. Here are both
+# again, for the ten requests of this chapter. (A token of Qwen3-0.6B takes 112 KiB.)
 
 # %%
-llm = LLM("qwen3-tiny", max_model_len=256)
+llm = LLM("qwen3-tiny", device="cpu", max_model_len=256)
 shape = llm.config.hf_config
 numbers = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
 print(f"one token: {numbers:,} numbers, {numbers * llm.config.dtype.itemsize:,} bytes")
@@ -62,12 +63,12 @@ lengths = [answer["num_prompt_tokens"] + len(answer["token_ids"]) for answer in 
 print("tokens of each request, question and answer:", lengths)
 
 # %% [markdown]
-# Nobody knows these lengths beforehand. The plain way is to give each request one piece of memory that is long
-# enough for the longest allowed: 256 tokens here.
+# Nobody knows these lengths beforehand. Again each request gets one piece of memory that is long enough for the
+# longest allowed: 256 tokens here.
 #
 # ### Predict
 #
-# Which share of that memory will ever hold a token?
+# Which share of that memory holds a token in the end?
 
 # %%
 my_guess = 50  # percent; change me
@@ -128,15 +129,15 @@ print(f"A request of {length} does not fit: the largest hole has {largest}.")
 
 # %%
 def draw_memory(axis, memory, title):
-    owners = enumerate(dict.fromkeys(memory))
-    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in owners}
+    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in enumerate(dict.fromkeys(memory))}
     colors |= {0: "white", "new": ORANGE, "empty": GRAY}
     for slot, owner in enumerate(memory):
         place = (slot % 64, slot // 64)
         axis.add_patch(plt.Rectangle(place, 1, 1, facecolor=colors[owner], edgecolor="none"))
     axis.vlines(range(0, 65, 16), 0, 16, color="black", linewidth=0.4)
     axis.hlines(range(17), 0, 64, color="black", linewidth=0.4)
-    axis.set(xlim=(0, 64), ylim=(16, 0), title=title)
+    axis.set(xlim=(0, 64), ylim=(16, 0))
+    axis.set_title(title, fontsize=10)
     axis.axis("off")
 
 
@@ -158,19 +159,19 @@ plt.show()
 # That is less than one block a request, whatever the lengths.
 #
 # The idea is that of virtual memory in an operating system. A **block table** is the page table: entry `i`
-# names the block that holds tokens `i * block_size` and following.
+# names the block that holds tokens `i * block_size` to `(i + 1) * block_size - 1`.
 
 # %% [markdown]
 # ## A picture
 #
-# A real run of the engine. A block holds 4 tokens here, so that you can read each one. In earnest a block has 16
+# A real run of the engine. A block holds 4 tokens here, so that you can read each one. In practice a block has 16
 # to 256: large blocks mean short tables and long runs of memory for the kernel to read.
 #
 # Step through it with the buttons, or put the focus on the slider and use the arrow keys. Watch the pool, and the
 # free list at the bottom. `ref` counts the tables that a block is in.
 
 # %%
-tiny = LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=8, max_model_len=32)
+tiny = LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=8, max_model_len=32)
 cat, dog = "Once upon a time there was a little cat", "Once upon a time there was a little dog"
 params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (5, 8, 12, 3)]
 BlockTable(record(tiny, [cat, dog, "The sun was warm", cat], params, arrive=[0, 2, 8, 18]))
@@ -206,8 +207,8 @@ BlockTable(record(tiny, [cat, dog, "The sun was warm", cat], params, arrive=[0, 
 #
 # ### Predict
 #
-# The prompts have 24 tokens or so, and part ways after `explain`. In blocks of 4, how many blocks of the second
-# one are hits?
+# The prompts have 24 or 25 tokens. The first 17 of them, up to `explain`, are the same. In blocks of 4, how many
+# blocks of the second prompt are hits?
 
 # %%
 my_guess = 3  # blocks; change me
@@ -329,8 +330,9 @@ for caching, (name, my_guess) in enumerate(my_guesses.items()):
 # %% [markdown]
 # ## Handing out
 #
-# Two helpers do the bookkeeping for one block each. One shares a block that is cached; if nobody used it, that
-# takes it out of the free ones. The other takes the block that was freed longest ago, and forgets what it held.
+# Two functions do the bookkeeping for one block each. `_share` adds an owner to a cached block; if it had none, it
+# leaves the free ones. `_append_new_block` takes the block that was freed longest ago, and forgets what it held. (The
+# `recorder` notes what the pictures show.)
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager._share}}
 #
@@ -346,13 +348,13 @@ for caching, (name, my_guess) in enumerate(my_guesses.items()):
 #
 # ### Predict
 #
-# Together they have about 73 tokens. How many does your engine compute?
+# Together they have 73 tokens. How many does your engine compute?
 
 # %%
 my_guess = 73  # tokens; change me
 
 me = mine()
-small = me.LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
+small = me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
 params = SamplingParams(temperature=0, max_tokens=4)
 trace = record(small, prompts, params, arrive=[0, 2, 4], keep_error=True)
 
@@ -372,7 +374,7 @@ BlockTable(trace)
 
 # %%
 rules = "You are a friendly helper. Keep the sentences short. Never be rude. " * 25
-pool = {"kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
+pool = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
 figure, axis = plt.subplots(figsize=(8, 2.4))
 
 for k, (name, color) in enumerate([("without", ORANGE), ("with cache", BLUE)]):
@@ -389,7 +391,7 @@ for k, (name, color) in enumerate([("without", ORANGE), ("with cache", BLUE)]):
 
 axis.set(ylabel="ms to the first token", xlabel="question", xticks=[0.2, 1.2, 2.2, 3.2])
 axis.set_xticklabels(["first", "second", "third", "fourth"])
-axis.legend(frameon=False)
+axis.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
 plt.show()
 
 # %% [markdown]
@@ -397,7 +399,7 @@ plt.show()
 #
 # ## Taking back
 #
-# A sequence ends, or has to make room. Its blocks become free, but for those that somebody else still uses. Freed
+# A sequence ends, or has to make room. Its blocks become free, except those that somebody else still uses. Freed
 # blocks **keep their names**: free blocks are the cache, at no cost. `free_block_ids` is a dict of which only the keys
 # and their order matter. A new key goes to the right end.
 #
@@ -407,7 +409,7 @@ plt.show()
 # prompt, or the last? Think of A's prompt coming again.
 
 # %%
-my_guess = "first or last?"  # change me, then solve the exercise; the number comes below
+my_guess = "first or last?"  # change me, then solve the exercise; the answer comes below
 
 # %%
 # {{exercise ch05.deallocate}}
@@ -470,7 +472,7 @@ params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 figure, axes = plt.subplots(1, 2, sharey=True)
 
 for axis, (block_size, my_guess) in zip(axes, my_guesses.items(), strict=True):
-    pool = {"kvcache_block_size": block_size, "num_kvcache_blocks": 32, "max_model_len": 80}
+    pool = {"device": "cpu", "kvcache_block_size": block_size, "num_kvcache_blocks": 32, "max_model_len": 80}
     trace = record(me.LLM("qwen3-tiny", **pool), prompts[:1], params, keep_error=True)
     states = [step["after"]["seqs"].get("0") for step in trace["steps"]]
     states = [state for state in states if state]
@@ -489,9 +491,9 @@ plt.show()
 #
 # ## How large is a block?
 #
-# Small blocks waste little and share more of a prefix. But tables get long, and every block costs a name, a lookup
-# and a jump in memory. Move the slider. The table below says the same in numbers, for six requests of this chapter, as
-# if they had their first 16 tokens in common.
+# Small blocks leave few slots empty, as in chapter 4, and share more of a prefix. But tables get long, and every block
+# costs a name, a lookup and a jump in memory. Move the slider. The table below says the same in numbers, for six
+# requests of this chapter, as if they had their first 16 tokens in common.
 
 # %%
 BlockSizeExplorer(lengths=lengths[:2] + lengths[6:], shared_prefix=16)
@@ -502,8 +504,9 @@ BlockSizeExplorer(lengths=lengths[:2] + lengths[6:], shared_prefix=16)
 #
 # ## A hundred requests
 #
-# 100 requests arrive one after the other, and 70 of them start with the same 64 tokens. The real scheduler and block
-# manager serve them; scripted numbers stand for the tokens.
+# 100 requests arrive one after the other. Each starts with 64 tokens and has 16 to 48 more. In 70 of them, the first 64
+# are the same; everything else is different. The real scheduler and block manager serve them; random numbers stand for
+# the tokens.
 #
 # ### Predict
 #
@@ -522,17 +525,18 @@ simulation
 #
 # ## When a block gets its name
 #
-# `hash_blocks` runs when a step is **scheduled**, before the keys and values exist.
+# `hash_blocks` runs when a step is **scheduled**, before the keys and values exist. (`has_pending_token` is for engines
+# that work one step ahead; chapter 17 is about those.)
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.hash_blocks}}
 #
 # That looks too early. But it lets two requests share that arrive in the **same** step. It is safe because each layer
 # first stores the keys and values of all tokens of the step, and only then lets any of them attend. If the step
-# raises, the names are taken back.
+# raises an error, the names are forgotten.
 
 # %%
 me = mine()
-small = me.LLM("qwen3-tiny", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
+small = me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
 params = SamplingParams(temperature=0, max_tokens=4)
 trace = record(small, prompts, params, keep_error=True)  # all at once
 for event in trace["steps"][1]["events"]:
@@ -546,7 +550,7 @@ for event in trace["steps"][1]["events"]:
 # your engine write the same text as ours?
 
 # %%
-pool = {"kvcache_block_size": 16, "num_kvcache_blocks": 20, "max_model_len": 256}
+pool = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 20, "max_model_len": 256}
 with me.LLM("qwen3-tiny", **pool) as engine:
     my_answers = engine.chat(chats, greedy, use_tqdm=False)
 
@@ -569,7 +573,8 @@ me
 # ## Recap
 #
 # 1. Blocks of equal size make all free memory usable; what is lost is less than one block a request.
-# 2. A chained hash names a block by its tokens and all before them, so equal prefixes are found in one look.
+# 2. A chained hash names a block by its tokens and all before them, so an equal prefix is found with one lookup a
+#    block.
 # 3. Reference counts say who shares a block; it is free when the last owner lets go.
 # 4. Freed blocks are the cache. The longest unused goes first, and of one request the tail.
 # 5. A hit saves computing and memory, never the last token of a prompt.

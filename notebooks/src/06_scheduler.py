@@ -18,7 +18,7 @@
 # Requests are `Sequence`s, and the block manager hands out blocks. Nobody decides yet who gets them, and when.
 # That is the scheduler's work: before every step it chooses the sequences that take part.
 #
-# This is the map of your engine. What you have not written is ours, so it runs whatever is done.
+# This is the map of your engine. What you have not written is ours, so that it always runs.
 
 # %%
 # %load_ext exercises
@@ -52,8 +52,9 @@ logging.disable(logging.WARNING)  # the engine warns of very small pools; here t
 # %% [markdown]
 # ## Why: the empty seats
 #
-# Four sequences can run at once, and twelve requests want answers of very different lengths. The plain way is
-# **static batching**: fill the four seats, wait until all four are done, and fill them again.
+# Four sequences can run at once (`max_num_seqs=4`): there are four seats. Twelve requests want answers of very
+# different lengths. The plain way is **static batching**: fill the seats, wait until all four sequences are done, and
+# fill them again.
 #
 # Our engine does not work that way. To see what it would cost we build it. `schedule_prefill` is what lets requests
 # in; below, it lets nobody in while anybody runs.
@@ -103,7 +104,7 @@ print(f"You expect {my_guess} %. Static batching: {empty} of {total} seats were 
 # More than half. An empty seat is not free: the weights are read from memory for every step, whether one
 # sequence uses them or four.
 #
-# **Continuous batching** (Orca, 2022) decides again before *every* step. A seat that gets free is taken by the
+# **Continuous batching** (Orca, 2022) decides again before *every* step. A seat that becomes free is taken by the
 # next in the queue. Here are both, as pictures of real runs. A lane is a request, and time goes from left to right.
 
 # %%
@@ -113,9 +114,9 @@ print(f"continuous batching: {empty} of {total} seats were empty, {100 * empty /
 Timeline(continuous, compare={"static": static}, name="continuous")
 
 # %% [markdown]
-# Look at the upper run again. Where a request comes in, a number stands in its lane: its prompt is read. In
-# the same step the others have a dashed box. They run, but not in this step. That is the rule of this engine:
-# **a step is either a prefill or a decode**, and a prefill goes first.
+# Look at the upper run again. Where a request comes in, a number stands in its lane: its prompt is read. In the same
+# step the others have a dashed box: they are running, but this step does nothing for them. That is the rule of this
+# engine: **a step is either a prefill or a decode**, and a prefill goes first.
 #
 # ## Two queues
 #
@@ -145,7 +146,7 @@ plt.show()
 # go on.)
 #
 # The scheduler never sees the model. It works with lengths and block numbers alone, so we can drive it by hand
-# and make up the tokens. The function `step` below is all that an engine does, but for the model.
+# and make up the tokens. The function `step` below is all that an engine does, except for the model.
 
 
 # %%
@@ -179,8 +180,8 @@ while not scheduler.is_finished():
 #
 # ## Leaving
 #
-# After each step the new token of a sequence decides: is the answer over? There are three rules, and they have an
-# order.
+# After each step the new token of a sequence decides: is the answer over? There are three rules, and their order
+# matters. The exercise lists them.
 #
 # ### Predict
 #
@@ -207,17 +208,13 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 # ### What a step leaves behind
 #
 # `finish_reason` is one question. `postprocess` does everything that comes after the model: it writes down what
-# is stored now, takes in the new tokens, and ends what is over. Three numbers of a sequence matter:
-#
-# | | |
-# |---|---|
-# | `num_cached_tokens` | have their keys and values in the cache |
-# | `num_scheduled_tokens` | are being computed in this step |
-# | `num_tokens` | everything there is |
+# is stored now, takes in the new tokens, and ends what is over. Three numbers of a sequence matter, all known from
+# chapter 4: `num_cached_tokens`, `num_scheduled_tokens` and `num_tokens`.
 #
 # ### Predict
 #
-# A prompt of ten tokens has been computed in one step, and a token was sampled. What is `num_cached_tokens` now?
+# Without looking back at chapter 4: a prompt of ten tokens has been computed in one step, and a token was sampled.
+# What is `num_cached_tokens` now?
 
 # %%
 my_guess = 11  # change me
@@ -229,16 +226,18 @@ seq = scheduler.running[0]
 print(f"You expect {my_guess}. It is {seq.num_cached_tokens}, and num_tokens is {seq.num_tokens}.")
 
 # %% [markdown]
-# The new token has not been through the model. Its keys and values come into being in the next step. A running
-# sequence is always one token ahead of its cache.
+# The new token has not been through the model; its keys and values are computed in the next step. Between two steps,
+# a running sequence is always one token ahead of its cache.
 
 # %%
 # {{exercise ch06.postprocess}}
 
 # %% [markdown]
-# Plugged in: three answers of different lengths, and the number of free blocks after every step. The moment an answer
-# is over, its blocks are free. `my_run` runs your engine and records what it does. If a step raises, or there
-# is no end, it is drawn up to there.
+# ### Plug in
+#
+# Three answers of different lengths, and the number of free blocks after every step. The moment an answer is over, its
+# blocks are free: the line jumps up. `my_run` runs your engine and records what it does, up to the first error
+# or the 200th step.
 
 
 # %%
@@ -271,15 +270,15 @@ plt.show()
 # ## Coming in
 #
 # The other half: who may come in? `schedule_prefill` looks at the head of the queue, again and again, until
-# somebody may not join. Here is how that is decided. This code is given. (`_note` tells the recorder, from which the
-# pictures are drawn.)
+# somebody may not join. Here is how that is decided. This code is given. (`_note` tells the recorder what the
+# pictures will show. `WATERMARK` is a small share of the pool that stays free.)
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.may_join}}
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.refusal}}
 #
-# There are four reasons to stay out. Below is one scene for each: request 0 has a prompt of ten tokens and runs, and
-# request 1, with six, wants to come in.
+# There are four reasons to stay out. Below is one scene for each, and one without any: request 0 has a prompt of ten
+# tokens and runs, and request 1, with six, wants to come in.
 
 # %%
 scenes = {
@@ -333,7 +332,9 @@ print(f"You expect {my_guess} steps. It took {steps}.")
 # {{exercise ch06.schedule_prefill}}
 
 # %% [markdown]
-# Plugged in, on a real run: your engine, a budget of 16, and prompts of different lengths. Two of them begin with
+# ### Plug in
+#
+# A real run: your engine, a budget of 16, and prompts of different lengths. Two of them begin with
 # the same words. A `+` in a lane counts tokens that came from the prefix cache and cost nothing.
 
 # %%
@@ -393,14 +394,14 @@ plt.show()
 #
 # What would help is a **mixed step**: the running sequences decode, and a chunk of the prompt takes what is left of
 # the budget. With a budget of 64 and four readers it takes seven steps either way, but the readers get 28 tokens
-# meanwhile, not none, and the pause comes down to the blue line. vLLM does that. We keep the two apart, so that each
-# step has one shape.
+# meanwhile, not none, and no pause is longer than one step, about the blue line. vLLM does that. We keep the two
+# apart, so that each step has one shape.
 
 # %% [markdown]
 # ## When the blocks run out
 #
-# Answers grow. One day a running sequence needs a block, and none is free. Somebody must go. In this engine it is
-# the **newest** of the running ones. It loses its blocks and waits again, as the head of the queue. Its tokens
+# Answers grow. Sooner or later a running sequence needs a block, and none is free. Somebody must go. In this engine
+# it is the **newest** of the running ones. It loses its blocks and waits again, as the head of the queue. Its tokens
 # are kept: when it comes back, prompt and answer so far are read as if they were one long prompt. That is
 # **preemption by recomputation**.
 #
@@ -425,7 +426,7 @@ print(f"\npreempted; you expect that it computes {my_guess} tokens\n")
 step(scheduler)
 
 # %% [markdown]
-# Its reader notices a pause, and nothing else. Now for the question who has to go. It comes up in the middle of a
+# Its reader notices a pause, and nothing else. Now for the question of who has to go. It comes up in the middle of a
 # decode step, for one sequence after the other, the oldest first. (`has_pending_token` is for engines that work one
 # step ahead; chapter 17 is about those.)
 #
@@ -435,7 +436,9 @@ step(scheduler)
 # {{exercise ch06.make_room}}
 
 # %% [markdown]
-# Plugged in: four stories on a pool of twelve blocks. The engine has been made to believe that answers are very
+# ### Plug in
+#
+# Four stories on a pool of twelve blocks. The engine has been made to believe that answers are very
 # short, so it lets too many in. The two pictures share one cursor: move one, and the other follows.
 
 # %%
@@ -494,8 +497,8 @@ plt.show()
 print("tokens of all prompts:", sum(len(seq["prompt_ids"]) for seq in simulate()["seqs"].values()))
 
 # %% [markdown]
-# Without looking ahead, nearly as many tokens are computed again as all prompts have. Looking ahead avoids almost all
-# of it. It has a price: careful admission leaves some blocks empty, so there are a few more steps. With prompts as
+# Without looking ahead, the small pools compute nearly as many tokens again as all prompts have. Looking ahead avoids
+# almost all of it. It has a price: careful admission leaves some blocks empty, so there are more steps. With prompts as
 # short as these that may not pay. A prompt of thousands of tokens that is read twice stops everybody twice.
 #
 # ## Other ways
@@ -554,8 +557,8 @@ for name, scheduler_class in [("first come, first served", Scheduler), ("urgent 
     print(f"{name:26} urgent: {sum(waits[20:]) / 4:5.1f} steps until admitted; others: {sum(waits[:20]) / 20:5.1f}")
 
 # %% [markdown]
-# What the urgent gain, the others pay. If urgent requests never stop coming, the others wait for ever: priorities
-# need an answer to that, such as one that grows with the time waited.
+# The others pay for what the urgent gain. If urgent requests never stop coming, the others wait forever. Priorities
+# need an answer to that, such as a priority that grows with the time waited.
 #
 # **Cache-aware admission?** Let those in first whose prefix is still in the cache. Thirty requests with five
 # different beginnings, in turns, on a pool that cannot keep all five:
@@ -580,7 +583,7 @@ for name, scheduler_class in [("first come, first served", Scheduler), ("cached 
 
 # %% [markdown]
 # A third of the work, and request 4 pays for it. It came fifth, but nobody like it was in the cache. SGLang
-# schedules this way (Zheng et al., 2024, section 3).
+# can schedule this way: longest prefix match, `lpm` (Zheng et al., *SGLang*, 2024, section 3).
 #
 # ## Change it
 #
@@ -606,7 +609,7 @@ for name, scheduler_class in [("first come, first served", Scheduler), ("cached 
 #
 # * Why does a cut prompt hold all its blocks, though it has filled only some of them? What could go wrong otherwise?
 # * The newest is preempted, and goes to the head of the queue. Why is that fair to those who wait behind it?
-# * Two sequences need a block in the same step, and none is free. Why can they not throw each other out for ever?
+# * Two sequences need a block in the same step, and none is free. Why can they not throw each other out forever?
 # * Static batching has an advantage, too. Which? (Look for dashed boxes in its picture.)
 
 # %% [markdown]
