@@ -92,13 +92,16 @@ class BeamSearchParams:
 def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     """Bring the three ways to give stop strings into one form: a tuple, in the order given.
 
-    A string on its own is one stop string, and None means that there are none. Anything else is a
-    collection of stop strings: a list, a tuple, or an iterator, which can be gone through only once.
+    A string on its own is one stop string, and None means that there are none. Anything else is
+    a collection of stop strings: a list, a tuple, or an iterator, which can be gone through
+    only once.
 
     Raises:
-        TypeError: `stop`, or something in it, is no string. The message names the argument, `stop`, says
-            what is accepted ("a non-empty string"), and holds the `repr` of what was wrong.
-        ValueError: one of the strings is empty, which every text would contain; with such a message, too.
+        TypeError: `stop`, or something in it, is no string. The message names the argument,
+            `stop`, says what is accepted ("a non-empty string"), and holds the `repr` of what
+            was wrong.
+        ValueError: one of the strings is empty, which every text would contain; with such a
+            message, too.
     """
     accepted = "a non-empty string or a list of them"
     strings = (stop,) if isinstance(stop, str) else as_tuple("stop", stop, accepted)

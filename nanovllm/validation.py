@@ -10,11 +10,11 @@ from typing import Any
 
 
 def check_int(name: str, value: Any, minimum: int) -> int:
-    """Return `value` as an `int` if it is a whole number from `minimum` on; refuse anything else.
+    """Return `value` as an `int` if it is a whole number from `minimum` on; refuse the rest.
 
-    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is a
-    `numbers.Integral`. `True` and `False` are refused, although Python counts them among the integers,
-    and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
+    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is
+    a `numbers.Integral`. `True` and `False` are refused, although Python counts them among the
+    integers, and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
 
     Args:
         name: of the argument, for the message.
@@ -34,10 +34,11 @@ def check_int(name: str, value: Any, minimum: int) -> int:
 
 
 def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = math.inf) -> float:
-    """Return `value` as a `float` if it is a finite number from `minimum` to `maximum`, both included.
+    """Return `value` as a `float` if it is a finite number in the range, both ends included.
 
-    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`. `True`,
-    `"0.5"` and complex numbers are not. `math.nan` and infinity are of the right type, but in no range.
+    Integers are numbers, and so is every other `numbers.Real`, such as `np.float32(0.5)`.
+    `True`, `"0.5"` and complex numbers are not. `math.nan` and infinity are of the right type,
+    but in no range.
 
     Args:
         name: of the argument, for the message.
@@ -46,8 +47,8 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
 
     Raises:
         TypeError: `value` is no number. The message holds `name` and the `repr` of `value`.
-        ValueError: it is not finite, is out of the range, or is an integer larger than any float
-            (`float` raises OverflowError for it). The message holds `name` and `value`.
+        ValueError: it is not finite, is out of the range, or is an integer larger than any
+            float (`float` raises OverflowError for it). The message holds `name` and `value`.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")

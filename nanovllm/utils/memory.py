@@ -37,13 +37,15 @@ def kv_block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim
 def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
     """How many blocks of KV cache a device has room for.
 
-    The engine may fill the device up to a share of its whole memory. That limit is for everything on it
-    together: what is in use already, what a step needs while it runs, and the KV cache, which gets the rest.
+    The engine may fill the device up to a share of its whole memory. That limit is for
+    everything on it together: what is in use already, what a step needs while it runs, and the
+    KV cache, which gets the rest.
 
     Args:
         total: bytes of memory that the device has.
         in_use: bytes of it that are taken already, by the weights or by other programs.
-        activations: bytes that the largest step takes beside these, and gives back when it is done.
+        activations: bytes that the largest step takes beside these, and gives back when it is
+            done.
         utilization: the share of `total` that may be filled, above 0 and up to 1.
         block_bytes: bytes of one block.
 
