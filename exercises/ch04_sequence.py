@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 026832db9d24
+# derived: 6d64fbb5eadf
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -49,10 +49,11 @@ def append_token(self, token_id: int) -> None:
 
 # --- ch04.__getstate__
 def __getstate__(self) -> dict[str, Any]:
-    """What pickle sends to a worker process: all attributes, with empty lists for what this step does not need.
+    """What pickle sends to a worker: all attributes, with empty lists for what is not needed.
 
-    A worker never looks at `block_hashes`. It reads the tokens that it computes from `token_ids`, unless only
-    one is left that has no keys and values yet: that is `last_token`. The sequence itself stays as it is.
+    A worker never looks at `block_hashes`. It reads the tokens that it computes from
+    `token_ids`, unless only one is left that has no keys and values yet: that is `last_token`.
+    The sequence itself stays as it is.
 
     Returns:
         the attributes by name; pickle makes them the attributes of the worker's copy.

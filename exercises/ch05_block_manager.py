@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 3ef2c8b33669
+# derived: 2f8bf97db561
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -35,19 +35,20 @@ def compute_hash(token_ids: SequenceOf[int], prefix: int = NO_HASH) -> int:
 
 # --- ch05.can_allocate
 def can_allocate(self, seq: Sequence) -> bool:
-    """Whether the free blocks are enough for all tokens of `seq`, those it can share counted off."""
+    """Whether there are enough free blocks for `allocate(seq)`, which shares what it can."""
     raise NotImplementedError("ch05.can_allocate")
 
 
 # --- ch05.allocate
 def allocate(self, seq: Sequence) -> None:
-    """Give `seq` blocks for all its tokens, and set its `block_table`: first what it can share, then new ones.
+    """Give `seq` blocks for all its tokens in `block_table`: first shared ones, then new ones.
 
-    `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them again.
+    `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them
+    again.
 
     Raises:
-        RuntimeError: the sequence has blocks already, or there are not enough (ask `can_allocate` first).
-            Nothing is changed then.
+        RuntimeError: the sequence has blocks already, or there are not enough (ask
+            `can_allocate` first). Nothing is changed then.
     """
     raise NotImplementedError("ch05.allocate")
 
@@ -56,9 +57,10 @@ def allocate(self, seq: Sequence) -> None:
 def deallocate(self, seq: Sequence) -> None:
     """Take all blocks of `seq` back.
 
-    Afterwards its block table is empty, and none of its tokens is cached.
-    A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
-    The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
+    Afterwards its block table is empty, and none of its tokens is cached. A block that nobody
+    else uses moves from the used ones to the right end of the free ones, and keeps its hash.
+    The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot
+    be hit.
     """
     raise NotImplementedError("ch05.deallocate")
 

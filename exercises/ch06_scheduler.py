@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: d17691a0dd2e
+# derived: 3fa0d8595a45
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -24,14 +24,16 @@ from nanovllm.engine.scheduler import LENGTH_HISTORY, LENGTH_QUANTILE, WATERMARK
 
 # --- ch06.finish_reason
 def finish_reason(self, seq: Sequence) -> str | None:
-    """Why the last token of `seq` ends it, or None if it goes on. The first rule that holds decides.
+    """Why the last token of `seq` ends it, or None if it goes on; the first rule that holds decides.
 
-    1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request ignores them.
+    1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request
+       ignores them.
     2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
-    3. "length": the request has generated `max_tokens` tokens, or prompt and answer together have
-       `self.max_model_len`.
+    3. "length": the request has generated `max_tokens` tokens, or prompt and answer together
+       have `self.max_model_len`.
 
-    What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`, `max_tokens`.
+    What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`,
+    `max_tokens`.
     """
     raise NotImplementedError("ch06.finish_reason")
 
@@ -40,9 +42,10 @@ def finish_reason(self, seq: Sequence) -> str | None:
 def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_prefill: bool) -> None:
     """Take in what the step computed, and finish the sequences that stop here.
 
-    The keys and values of all scheduled tokens of a sequence are in the cache now (`num_cached_tokens`), and
-    nothing of it is scheduled any more. A sampled token is appended; its own keys and values are computed in the
-    next step. If it was the last one (`finish_reason(seq)`), `finish(seq, reason)` ends the sequence.
+    The keys and values of all scheduled tokens of a sequence are in the cache now
+    (`num_cached_tokens`), and nothing of it is scheduled any more. A sampled token is appended;
+    its own keys and values are computed in the next step. If it was the last one
+    (`finish_reason(seq)`), `finish(seq, reason)` ends the sequence.
 
     Args:
         seqs, is_prefill: what `schedule` returned.
@@ -53,16 +56,17 @@ def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_pref
 
 # --- ch06.schedule_prefill
 def schedule_prefill(self) -> list[Sequence]:
-    """Let waiting sequences into the next step, first come first served, until the first that may not join.
+    """Let waiting sequences in, first come first served, until the first that may not join.
 
-    `may_join(seq, budget)` says whether the head of `waiting` can take part when `budget` tokens are left of
-    `max_num_batched_tokens`. A sequence without blocks is admitted: `admit(seq)` gives it blocks for all its tokens
-    and sets `num_cached_tokens`. What is not cached it computes, at most what is left of the budget; this is its
-    `num_scheduled_tokens`. Then `block_manager.hash_blocks(seq)` lets others find the blocks that the step fills.
+    `may_join(seq, budget)` says whether the head of `waiting` can take part when `budget`
+    tokens are left of `max_num_batched_tokens`. A sequence without blocks is admitted:
+    `admit(seq)` gives it blocks for all its tokens and sets `num_cached_tokens`. What is not
+    cached it computes, at most what is left of the budget; this is its `num_scheduled_tokens`.
+    Then `block_manager.hash_blocks(seq)` lets others find the blocks that the step fills.
 
-    A sequence that the budget cuts (`seq.is_cut`) ends the step: it stays at the head of `waiting`, keeps its
-    blocks, and goes on in the next step. One that is not cut runs from now on: it is at the end of `running`, with
-    the status RUNNING.
+    A sequence that the budget cuts (`seq.is_cut`) ends the step: it stays at the head of
+    `waiting`, keeps its blocks, and goes on in the next step. One that is not cut runs from now
+    on: it is at the end of `running`, with the status RUNNING.
 
     Returns:
         the sequences of the step, in order; none if nobody can join.
@@ -72,20 +76,21 @@ def schedule_prefill(self) -> list[Sequence]:
 
 # --- ch06.preempt
 def preempt(self, seq: Sequence) -> None:
-    """Take the blocks of a running sequence, and have it wait again, as the very next; its tokens are kept.
+    """Take the blocks of a running sequence, and have it wait again, as the very next.
 
-    Nothing of it is scheduled any more. `num_preemptions` counts it. When it is admitted again, its keys and
-    values are recomputed, but for what the prefix cache still has.
+    Its tokens are kept; nothing of it is scheduled any more. `num_preemptions` counts it. When
+    it is admitted again, its keys and values are recomputed, but for what the prefix cache
+    still has.
     """
     raise NotImplementedError("ch06.preempt")
 
 
 # --- ch06.make_room
 def make_room(self, seq: Sequence) -> bool:
-    """Preempt running sequences, the newest first, until there is a slot for the last token of `seq`.
+    """Preempt running sequences, the newest first, until `seq` has a slot for its last token.
 
-    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). The end of `running` is the
-    newest; it may be `seq` itself.
+    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). The end of
+    `running` is the newest; it may be `seq` itself.
 
     Returns:
         whether there is a slot; False if `seq` was preempted itself.

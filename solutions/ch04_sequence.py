@@ -65,10 +65,11 @@ def append_token(self, token_id: int) -> None:
 # step may compute one token of a prompt that was cut. The copy matters: the attributes of the sequence itself must
 # not change because somebody sent it.
 def __getstate__(self) -> dict[str, Any]:
-    """What pickle sends to a worker process: all attributes, with empty lists for what this step does not need.
+    """What pickle sends to a worker: all attributes, with empty lists for what is not needed.
 
-    A worker never looks at `block_hashes`. It reads the tokens that it computes from `token_ids`, unless only
-    one is left that has no keys and values yet: that is `last_token`. The sequence itself stays as it is.
+    A worker never looks at `block_hashes`. It reads the tokens that it computes from
+    `token_ids`, unless only one is left that has no keys and values yet: that is `last_token`.
+    The sequence itself stays as it is.
 
     Returns:
         the attributes by name; pickle makes them the attributes of the worker's copy.

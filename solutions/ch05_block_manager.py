@@ -41,7 +41,7 @@ def compute_hash(token_ids: SequenceOf[int], prefix: int = NO_HASH) -> int:
 # all blocks would refuse sequences that share most of theirs; counting every hit as free of cost would promise
 # blocks twice, because reviving a free block takes it out of the free ones.
 def can_allocate(self, seq: Sequence) -> bool:
-    """Whether the free blocks are enough for all tokens of `seq`, those it can share counted off."""
+    """Whether there are enough free blocks for `allocate(seq)`, which shares what it can."""
     return self.num_new_blocks(seq) <= len(self.free_block_ids)
 
 
@@ -51,13 +51,14 @@ def can_allocate(self, seq: Sequence) -> bool:
 # that is all that a prefix hit saves, and it is a lot. Refusing happens before anything is changed, so a refusal
 # leaves no half-made state behind.
 def allocate(self, seq: Sequence) -> None:
-    """Give `seq` blocks for all its tokens, and set its `block_table`: first what it can share, then new ones.
+    """Give `seq` blocks for all its tokens in `block_table`: first shared ones, then new ones.
 
-    `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them again.
+    `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them
+    again.
 
     Raises:
-        RuntimeError: the sequence has blocks already, or there are not enough (ask `can_allocate` first).
-            Nothing is changed then.
+        RuntimeError: the sequence has blocks already, or there are not enough (ask
+            `can_allocate` first). Nothing is changed then.
     """
     if seq.block_table:
         raise RuntimeError(f"sequence {seq.seq_id} already has blocks")
@@ -79,9 +80,10 @@ def allocate(self, seq: Sequence) -> None:
 def deallocate(self, seq: Sequence) -> None:
     """Take all blocks of `seq` back.
 
-    Afterwards its block table is empty, and none of its tokens is cached.
-    A block that nobody else uses moves from the used ones to the right end of the free ones, and keeps its hash.
-    The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot be hit.
+    Afterwards its block table is empty, and none of its tokens is cached. A block that nobody
+    else uses moves from the used ones to the right end of the free ones, and keeps its hash.
+    The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot
+    be hit.
     """
     for block_id in reversed(seq.block_table):
         block = self.blocks[block_id]
