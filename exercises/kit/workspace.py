@@ -5,6 +5,7 @@ truth; notebooks and commands only write into it. What has been checked is kept 
 """
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -70,8 +71,10 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1) -> Answe
     functions = [node for node in tree.body if isinstance(node, source.Definition) and node.name == exercise.name]
     if len(functions) != 1:
         found = "not there" if not functions else f"there {len(functions)} times"
-        return _with(answer, problem=f"the function {exercise.name} is {found}; define it once, flat, without a class")
+        return _with(answer, problem=f"the function {exercise.name} is {found}; define it once, with def, flat")
     (function,) = functions
+    if not isinstance(function, ast.FunctionDef):
+        return _with(answer, problem=f"{exercise.name} has to be a plain function, without async or class")
     lines = answer.text.splitlines()
 
     def piece(node: Any) -> tuple[str, int]:
@@ -206,5 +209,6 @@ class Workspace:
         progress[exercise.id] = progress.get(exercise.id, {}) | facts
         path = self.folder / ".progress.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(progress, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with contextlib.suppress(OSError):  # a folder that is read-only; this is only a cache
+            temporary.write_text(json.dumps(progress, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(path)
