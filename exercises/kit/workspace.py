@@ -28,6 +28,16 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
+def read(path: Path) -> str:
+    """The text of a learner's file; one that is not UTF-8 comes from an editor with an old default."""
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 @dataclass(frozen=True)
 class Answer:
     """What somebody wrote for one exercise.
@@ -157,7 +167,7 @@ class Workspace:
     def answer(self, exercise: Exercise) -> Answer:
         """What the learner has written; the stub if there is no file or no such section."""
         path = self.path(exercise)
-        sections = split(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        sections = split(read(path)) if path.is_file() else {}
         line, text = sections.get(exercise.id, (1, exercise.stub()))
         return parse(exercise, text, f"{path.parent.name}/{path.name}", line)
 
@@ -169,7 +179,7 @@ class Workspace:
     def write(self, exercise: Exercise, code: str) -> None:
         """Put an answer into its file, and note that it was written from here."""
         path = self.path(exercise)
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = read(path) if path.is_file() else ""
         path.write_text(join(text, exercise.id, code), encoding="utf-8")
         self.note(exercise, written=digest(self.answer(exercise).text))
 

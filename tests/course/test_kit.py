@@ -537,6 +537,16 @@ def test_a_cell_with_a_line_that_divides_the_file_changes_nothing(workspace):
     assert workspace.path(DEALLOCATE).read_bytes() == before
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_a_file_may_come_from_another_editor(workspace, encoding):
+    workspace.write(DEALLOCATE, f"# für später\n{HEAD_FIRST}")
+    path = workspace.path(DEALLOCATE)
+    path.write_bytes(path.read_text(encoding="utf-8").replace("\n", "\r\n").encode(encoding))
+    assert workspace.answer(DEALLOCATE).text == f"# für später\n{HEAD_FIRST}"
+    workspace.write(EXERCISES["ch05.may_append"], "def may_append(self, seq):\n    pass\n")
+    assert workspace.answer(DEALLOCATE).text == f"# für später\n{HEAD_FIRST}"
+
+
 def test_a_folder_that_is_read_only_is_told_not_raised(workspace, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied", "exercises")
