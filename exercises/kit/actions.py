@@ -1,6 +1,7 @@
 """What a learner can do: check, show, hint, solution, reset, mine, and the notebook's %%exercise."""
 
 import difflib
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +10,29 @@ from . import checks, grading, manifest, runner, source, stubs
 from .assemble import Mine, Package, assemble
 from .checks import Result
 from .report import Message
-from .workspace import Answer, Workspace, digest, parse
+from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Turn a wrong id into a message: a notebook that is run from top to bottom must not stop."""
 
-    def call(exercise_id: str, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(function)
+    def call(exercise_id: str = "", *args: Any, **kwargs: Any) -> Any:
         try:
+            if exercise_id == "":
+                raise KeyError(f'Which exercise? For example: {function.__name__}("ch05.deallocate")')
             return function(exercise_id, *args, **kwargs)
         except KeyError as error:
             return Message(str(error.args[0]), kind="failed")
+        except OSError as error:
+            return _not_written(error)
 
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
+
+
+def _not_written(error: OSError) -> Message:
+    text = f"Your answers are in {Workspace().folder}; the environment variable {FOLDER_VARIABLE} names another folder."
+    return Message(f"This could not be written: {error}", [("", text)], "failed")
 
 
 def describe(result: Result) -> Message:
@@ -181,6 +191,8 @@ def exercise(line: str, cell: str | None = None) -> Message | None:
         return _exercise(next(word for word in words if word not in options), cell or "", options)
     except KeyError as error:
         return Message(str(error.args[0]), kind="failed")
+    except OSError as error:
+        return _not_written(error)
 
 
 def _exercise(exercise_id: str, cell: str, options: list[str]) -> Message | None:
@@ -189,6 +201,11 @@ def _exercise(exercise_id: str, cell: str, options: list[str]) -> Message | None
     if "--pull" in options:
         _shell().set_next_input(f"%%exercise {exercise_id}\n{current.text}", replace=True)
         return None
+    if mark := next((line for line in cell.splitlines() if MARKER.match(line)), None):
+        text = (
+            f"The cell has the line {mark.strip()!r}. Such a line divides the file of your answers: leave it out, and"
+        )
+        return describe(Result(exercise_, "failed", f"{text} put one answer into a cell. Nothing was written."))
     new = parse(exercise_, cell, "the cell", 2)
     if new.problem and "Python cannot read it" in new.problem:
         return describe(Result(exercise_, "failed", new.problem))

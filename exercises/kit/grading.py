@@ -65,8 +65,9 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What of it tells one mistake from another."""
-        return (self.case, self.what, self.got, self.error[-1].split(":")[0] if self.error else "")
+        """What of it tells one mistake from another; an error is another one at another step."""
+        error = (self.error[-1].split(":")[0], *self.steps[-1:]) if self.error else ()
+        return (self.case, self.what, self.got, *error)
 
 
 @dataclass
@@ -122,7 +123,7 @@ class Check:
     def equal(self, what: str, got: Any, expected: Any) -> bool:
         """Observe a value; it should equal `expected`. Give plain lists and numbers: their text is compared."""
         self.observations.append((what, _text(got), _text(expected)))
-        is_right = bool(got == expected)
+        is_right = _same(got, expected)
         if not is_right and self.first is None:
             self.first = (what, _text(expected), _text(got), tuple(self.steps[-STEPS_SHOWN:]))
         return is_right
@@ -130,6 +131,14 @@ class Check:
     def true(self, what: str, condition: Any) -> bool:
         """Observe whether something holds that should."""
         return self.equal(what, bool(condition), True)
+
+
+def _same(got: Any, expected: Any) -> bool:
+    """Whether two values are equal; an array that is to be a list is not, and comparing it may even raise."""
+    try:
+        return bool(got == expected)
+    except Exception:
+        return False
 
 
 def _text(value: Any) -> str:

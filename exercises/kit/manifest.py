@@ -135,7 +135,7 @@ def get(exercise_id: str, root: Path = ROOT) -> Exercise:
         KeyError: there is none; the message names those that are close.
     """
     exercises = load(root)
-    if exercise_id not in exercises:
-        close = difflib.get_close_matches(exercise_id, exercises, n=3, cutoff=0.3) or list(exercises)
+    if not isinstance(exercise_id, str) or exercise_id not in exercises:
+        close = difflib.get_close_matches(str(exercise_id), exercises, n=3, cutoff=0.3) or list(exercises)[:1]
         raise KeyError(f"there is no exercise {exercise_id!r}; did you mean {' or '.join(close)}?")
     return exercises[exercise_id]

@@ -31,6 +31,7 @@ PRELOADED = [
 ]
 START_LIMIT = 180.0  # seconds until torch is imported; the first time on a cold disk that takes a while
 LONGEST_PRINTS = 1_000_000  # characters
+LONGEST_MESSAGE = 300  # characters of an error's own text
 LONGEST_TRACEBACK = 8  # lines, two for each call; an even number of calls
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
@@ -193,7 +194,10 @@ def describe_error(error: BaseException, package: Package) -> tuple[str, ...]:
         lines[half:-half] = [f"... {(len(lines) - LONGEST_TRACEBACK) // 2} more calls ..."]
     if last:
         lines.append(f"from there: {last}" if lines else last)
-    return (*lines, f"{type(error).__name__}: {error}".rstrip(": "))
+    message = str(error)
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[:LONGEST_MESSAGE]} ... ({len(message)} characters)"
+    return (*lines, f"{type(error).__name__}: {message}".rstrip(": "))
 
 
 def _source_line(path: str, line: int) -> str:

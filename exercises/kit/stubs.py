@@ -11,7 +11,7 @@ from typing import Any
 
 from . import manifest, source
 from .manifest import ROOT, Exercise
-from .workspace import Workspace, digest, join, parse, split
+from .workspace import Workspace, digest, join, parse, read, split
 
 DERIVED = re.compile(r"^# derived: (\w+)$", re.MULTILINE)
 PRAGMAS = "# ruff: noqa\n# mypy: ignore-errors\n# fmt: off\n"
@@ -137,7 +137,7 @@ def update(workspace: Workspace, root: Path = ROOT) -> list[str]:
     progress: dict[str, dict[str, Any]] = workspace.progress()
     for name, exercises in chapters(root).items():
         path, text = workspace.folder / name, stub_text(exercises, root)
-        current = path.read_text(encoding="utf-8") if path.is_file() else ""
+        current = read(path) if path.is_file() else ""
         old = {exercise_id: section for exercise_id, (_, section) in split(current).items()}
         for exercise in exercises:
             section = old.pop(exercise.id, "")

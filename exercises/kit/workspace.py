@@ -5,6 +5,7 @@ truth; notebooks and commands only write into it. What has been checked is kept 
 """
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -25,6 +26,16 @@ FOREIGN = ("nanovllm", "exercises", "solutions", "tests")
 def digest(*texts: str) -> str:
     """A short hash of some texts."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def read(path: Path) -> str:
+    """The text of a learner's file; one that is not UTF-8 comes from an editor with an old default."""
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,10 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1) -> Answe
     functions = [node for node in tree.body if isinstance(node, source.Definition) and node.name == exercise.name]
     if len(functions) != 1:
         found = "not there" if not functions else f"there {len(functions)} times"
-        return _with(answer, problem=f"the function {exercise.name} is {found}; define it once, flat, without a class")
+        return _with(answer, problem=f"the function {exercise.name} is {found}; define it once, with def, flat")
     (function,) = functions
+    if not isinstance(function, ast.FunctionDef):
+        return _with(answer, problem=f"{exercise.name} has to be a plain function, without async or class")
     lines = answer.text.splitlines()
 
     def piece(node: Any) -> tuple[str, int]:
@@ -154,7 +167,7 @@ class Workspace:
     def answer(self, exercise: Exercise) -> Answer:
         """What the learner has written; the stub if there is no file or no such section."""
         path = self.path(exercise)
-        sections = split(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        sections = split(read(path)) if path.is_file() else {}
         line, text = sections.get(exercise.id, (1, exercise.stub()))
         return parse(exercise, text, f"{path.parent.name}/{path.name}", line)
 
@@ -166,7 +179,7 @@ class Workspace:
     def write(self, exercise: Exercise, code: str) -> None:
         """Put an answer into its file, and note that it was written from here."""
         path = self.path(exercise)
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = read(path) if path.is_file() else ""
         path.write_text(join(text, exercise.id, code), encoding="utf-8")
         self.note(exercise, written=digest(self.answer(exercise).text))
 
@@ -206,5 +219,6 @@ class Workspace:
         progress[exercise.id] = progress.get(exercise.id, {}) | facts
         path = self.folder / ".progress.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(progress, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with contextlib.suppress(OSError):  # a folder that is read-only; this is only a cache
+            temporary.write_text(json.dumps(progress, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(path)

@@ -331,7 +331,9 @@ def _check_refusals(trace: Trace, i: int) -> Iterator[str]:
             trace["seqs"][str(event["seq"])]["prompt_ids"]
         )
         needed, free = -(-length // config["block_size"]), len(before["free"]) - taken
-        if any(item["seq"] == event["seq"] for item in step["scheduled"]):
+        # Asking once more about a prompt that was cut, with nothing left of the budget, does no harm.
+        is_cut = event["reason"] == "token_budget" and event["seq"] in step["after"]["waiting"]
+        if any(item["seq"] == event["seq"] for item in step["scheduled"]) and not is_cut:
             yield f"{name} was refused and computed in the same step"
         if event["reason"] == "no_blocks" and needed <= free:
             yield f"{name} was refused for want of blocks, but needs {needed} and {free} are free"

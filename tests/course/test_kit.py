@@ -10,8 +10,10 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -126,6 +128,22 @@ def test_a_recursion_without_end_is_told_in_a_few_lines():
     assert len(result.finding.error) < 12 and "more calls" in "".join(result.finding.error)
 
 
+def test_an_error_with_a_long_text_is_cut():
+    finding = grade("def deallocate(self, seq):\n    raise ValueError('x' * 5000)\n").finding
+    assert len(finding.error[-1]) < 400 and "(5000 characters)" in finding.error[-1]
+
+
+def test_an_array_where_a_list_is_expected_is_shown_not_raised():
+    array = grading.Check()
+    assert not array.equal("the tokens", np.array([1, 2, 3]), [1, 2, 3])
+    assert array.first == ("the tokens", "[1, 2, 3]", "array([1, 2, 3])", ())
+
+
+def test_errors_at_different_steps_are_different_mistakes():
+    findings = [grading.Finding("c", "s", (step,), "an error", error=("ValueError: no",)) for step in ("one", "two")]
+    assert findings[0].key != findings[1].key
+
+
 def test_prints_of_the_failing_case_are_shown():
     result = grade(HEAD_FIRST.replace(":\n    for", ":\n    print('freeing', seq.block_table)\n    for"))
     assert result.finding.case == "the_tail_is_handed_out_first"
@@ -162,6 +180,9 @@ def test_leaving_python_is_a_failure(body, says):
             "'return' outside function, in exercises/ch05_block_manager.py",
         ),
         ("def dealocate(self, seq):\n    pass\n", "The function deallocate is not there"),
+        ("deallocate = lambda self, seq: None\n", "define it once, with def"),
+        ("async def deallocate(self, seq):\n    pass\n", "a plain function"),
+        ("class deallocate:\n    pass\n", "a plain function"),
         ("def deallocate(self, s):\n    pass\n", "the engine calls it with (self, seq)"),
         (
             "from nanovllm.engine import block_manager\ndef deallocate(self, seq):\n    pass\n",
@@ -287,6 +308,15 @@ def test_a_leak_that_the_text_does_not_show_is_told_with_its_step():
     step, after, first, *_ = result.details
     assert re.match(r"step \d+ of the run: .*B is finished", step) and after == "after it:"
     assert re.fullmatch(r"block \d+ has reference count \d, but is in \d tables .*", first)
+
+
+def test_asking_once_more_about_a_cut_prompt_breaks_no_rule():
+    exercise = EXERCISES["ch06.schedule_prefill"]
+    code = source.without_docstring(exercise.reference())
+    assert "        if seq.is_cut:\n            break\n" in code
+    code = code.replace("        if seq.is_cut:\n            break\n", "        if seq.is_cut:\n            continue\n")
+    result = checks.grade(parse(exercise, code))
+    assert result.passed, result
 
 
 def test_the_function_that_leaks_is_named_among_all():
@@ -497,6 +527,44 @@ def test_a_cell_that_python_cannot_read_changes_nothing(workspace):
     message = actions.exercise("ch05.deallocate", "def deallocate(self, seq):\n    retrun 1\n")
     assert "the cell, line 3" in repr(message)
     assert workspace.path(DEALLOCATE).read_bytes() == before
+
+
+def test_a_cell_with_a_line_that_divides_the_file_changes_nothing(workspace):
+    before = workspace.path(DEALLOCATE).read_bytes()
+    for cell in (f"# --- ch05.deallocate\n{HEAD_FIRST}", f"{HEAD_FIRST}\n# --- ch05.allocate\n"):
+        message = actions.exercise("ch05.deallocate", cell)
+        assert message.kind == "failed" and "divides the file" in repr(message)
+    assert workspace.path(DEALLOCATE).read_bytes() == before
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_a_file_may_come_from_another_editor(workspace, encoding):
+    workspace.write(DEALLOCATE, f"# für später\n{HEAD_FIRST}")
+    path = workspace.path(DEALLOCATE)
+    path.write_bytes(path.read_text(encoding="utf-8").replace("\n", "\r\n").encode(encoding))
+    assert workspace.answer(DEALLOCATE).text == f"# für später\n{HEAD_FIRST}"
+    workspace.write(EXERCISES["ch05.may_append"], "def may_append(self, seq):\n    pass\n")
+    assert workspace.answer(DEALLOCATE).text == f"# für später\n{HEAD_FIRST}"
+
+
+def test_a_folder_that_is_read_only_is_told_not_raised(workspace, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", "exercises")
+
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    monkeypatch.setattr(Path, "write_text", refuse)
+    for message in (
+        actions.exercise("ch05.allocate", "def allocate(self, seq):\n    pass\n"),
+        actions.reset("ch05.allocate"),
+    ):
+        assert message.kind == "failed" and "NANOVLLM_EXERCISES" in repr(message)
+    workspace.note(DEALLOCATE, hints=1)  # a cache; nothing is said
+
+
+@pytest.mark.parametrize("exercise_id", [None, 5, ["ch05.deallocate"], "", "ch05"])
+def test_what_is_no_id_is_explained_not_raised(exercise_id):
+    assert actions.check(exercise_id).kind == actions.hint(exercise_id).kind == "failed"
+    assert "Which exercise" in actions.check().title
 
 
 @pytest.mark.parametrize("line", ["", "ch05.nothing", "ch05.deallocate --forse"])

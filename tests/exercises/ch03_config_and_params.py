@@ -60,14 +60,14 @@ def ints(values, minimum):
 @case("ch03.check_int")
 def good_numbers(engine, check):
     """Integers from the smallest accepted value on come back as they are."""
-    for minimum, values in [(1, [1, 2, 64, 10**30]), (0, [0, 5]), (-1, [-1, 0, 7])]:
+    for minimum, values in [(1, [1, 2, 64, 10**30]), (0, [0, 5]), (-1, [-1, 0, 7]), (12, [12, 13])]:
         check_calls(check, check_int_of(engine), ints(values, minimum), lambda value: described(int(value)))
 
 
 @case("ch03.check_int")
 def too_small(engine, check):
     """Integers below the smallest accepted value are refused."""
-    for minimum, values in [(1, [0, -1, -(10**30)]), (0, [-1]), (-1, [-2])]:
+    for minimum, values in [(1, [0, -1, -(10**30)]), (0, [-1]), (-1, [-2]), (12, [11, 1, 0])]:
         check_calls(check, check_int_of(engine), ints(values, minimum), "ValueError")
 
 
@@ -242,7 +242,7 @@ def the_empty_string(engine, check):
 @case("ch03.normalize_stop")
 def what_is_no_string(engine, check):
     """Numbers, bytes, and lists with such things in them."""
-    values = [5, 1.5, True, [3], ["end", None], [["end"]], [b"end"]]
+    values = [5, 1.5, True, [3], ["end", None], [["end"]], [b"end"], b"end"]
     check_stop(engine, check, [(repr(value), value) for value in values], "TypeError")
 
 

@@ -40,7 +40,8 @@ def around_a_full_block(engine, check):
     for num_tokens in range(1, 14):
         seq = make(engine, range(num_tokens))
         check.equal(f"num_blocks of {num_tokens} tokens", seq.num_blocks, len(boxes(range(num_tokens), 4)))
-    check.equal("the type of num_blocks", type(seq.num_blocks).__name__, "int")
+    types = {type(make(engine, range(num_tokens)).num_blocks).__name__ for num_tokens in range(1, 14)}
+    check.equal("the types of all these numbers", sorted(types), ["int"])
 
 
 @case("ch04.num_blocks")
@@ -57,7 +58,8 @@ def other_block_sizes(engine, check):
 def it_grows_with_the_answer(engine, check):
     """A prompt of six tokens, and then one generated token after the other. They need a place, too."""
     seq = make(engine, range(6))
-    for token_id in range(100, 112):
+    generate(seq, [97, 98])
+    for token_id in range(99, 112):
         generate(seq, [token_id])
         check.equal(
             f"num_blocks with 6 prompt tokens and {seq.num_tokens - 6} generated ones",
@@ -70,10 +72,11 @@ def it_grows_with_the_answer(engine, check):
 def whatever_blocks_it_has(engine, check):
     """Ten tokens in blocks of four. The sequence waits and has no blocks; later it has them."""
     seq = make(engine, range(10))
-    for table in ([], [5, 0], [5, 0, 9]):
+    for table in ([], [5, 0], [5, 0, 9], [5, 0, 9, 7]):
         check.step(f"its block table is {table}")
-        seq.block_table = table
+        seq.block_table = list(table)
         check.equal("num_blocks", seq.num_blocks, 3)
+        check.equal("its block table afterwards", seq.block_table, table)
 
 
 @case("ch04.num_blocks")
@@ -93,7 +96,7 @@ def outcome(seq, i: int) -> str:
     try:
         return f"returned {seq.block(i)!r}"
     except Exception as error:
-        return f"raised {type(error).__name__}"
+        return f"raised {'IndexError' if isinstance(error, IndexError) else type(error).__name__}"
 
 
 @case("ch04.block")
@@ -154,7 +157,7 @@ def together_they_are_the_tokens(engine, check):
 
 # append_token
 
-REST = ("num_prompt_tokens", "num_cached_tokens", "num_scheduled_tokens", "block_table")
+REST = ("num_prompt_tokens", "num_cached_tokens", "num_scheduled_tokens", "block_table", "finish_reason", "stop_reason")
 
 
 @case("ch04.append_token")
@@ -186,10 +189,12 @@ def an_answer_of_nine(engine, check):
 
 @case("ch04.append_token")
 def the_rest_stays(engine, check):
-    """Nothing is computed, scheduled or allocated by appending; other parts of the engine do that."""
-    seq = make(engine, range(8), num_cached_tokens=8, block_table=[4, 1])
+    """Nothing is computed, scheduled, allocated or ended by appending; other parts of the engine do that."""
+    params = engine.get("sampling_params:SamplingParams")(max_tokens=1, stop_token_ids=[50])
+    seq = make(engine, range(8), num_cached_tokens=6, num_scheduled_tokens=2, block_table=[4, 1])
+    seq.sampling_params = params
     before = {name: repr(getattr(seq, name)) for name in REST} | {"status": seq.status.name}
-    check.step("8 tokens are computed, in blocks 4 and 1. append_token(50)")
+    check.step("6 tokens are computed, 2 are scheduled; the request stops at token 50. append_token(50)")
     seq.append_token(50)
     after = {name: repr(getattr(seq, name)) for name in REST} | {"status": seq.status.name}
     for name, value in before.items():
@@ -238,6 +243,11 @@ def observe_worker(check: Check, seq, what: str = "") -> None:
     copy = send(seq)
     for name in NEEDED:
         check.equal(f"{name} in the worker{what}", getattr(copy, name, "is missing"), expected[name])
+    check.equal(f"attributes that the worker's copy lacks{what}", sorted(set(vars(seq)) - set(vars(copy))), [])
+    for name in ("token_ids", "block_hashes"):
+        check.true(f"{name} is a list in the worker{what}", isinstance(getattr(copy, name, None), list))
+    rest = [name for name in ("sampling_params", "status") if repr(getattr(copy, name, "")) != repr(getattr(seq, name))]
+    check.equal(f"other attributes that are not the same in the worker{what}", rest, [])
     try:
         found = copy.scheduled_token_ids
     except AttributeError as error:

@@ -63,6 +63,8 @@ class Pool:
         seq = self.seqs[name]
         seq.append_token(token_id)
         self.manager.may_append(seq)
+        needed = -(-seq.num_tokens // self.block_size)
+        self.check.equal(f"blocks for {seq.num_tokens} tokens", len(seq.block_table), needed)
         for block_id in seq.block_table[(seq.num_tokens - 1) // self.block_size :]:
             self.contents.pop(block_id, None)
         self.check.step(f"{name} generates its token number {seq.num_tokens}, has blocks {list(seq.block_table)}")
@@ -119,7 +121,6 @@ def random_walk(engine, check, seed, num_steps=40):
             seq = pool.seqs[name]
             if 0 in pool.owners() or seq.num_tokens % pool.block_size:
                 pool.append(name, next(fresh))
-                check.equal("blocks of the sequence", len(seq.block_table), -(-seq.num_tokens // pool.block_size))
         else:
             pool.free(rng.choice(sorted(pool.seqs)))
         pool.observe()
@@ -150,6 +151,28 @@ def the_prefix_counts(engine, check):
     check.equal("how many different hashes these three blocks have", len(set(hashes)), 3)
     check.true("left out, prefix means: the first block", compute_hash([5, 6, 7, 8]) == hashes[0])
     check.true("prefix 0 is a hash like any other", compute_hash([5, 6, 7, 8], 0) != hashes[0])
+    check.step("prefixes that differ in a single bit, and prefixes that are nearly 2**63")
+    prefixes = {1 << bit for bit in range(64)} | {(1 << 63) + (1 << bit) for bit in range(63)}
+    got = len({compute_hash([5, 6, 7, 8], prefix) for prefix in prefixes})
+    check.equal(f"how many different hashes {len(prefixes)} prefixes give", got, len(prefixes))
+
+
+@case("ch05.compute_hash")
+def the_order_of_blocks_counts(engine, check):
+    """A prompt is a chain of blocks. The same blocks in another order are another prompt."""
+    compute_hash = engine.get("engine.block_manager:BlockManager").compute_hash
+
+    def last_hash(*blocks):
+        value = -1
+        for token_ids in blocks:
+            value = compute_hash(token_ids, value)
+        return value
+
+    one, other = [1, 2, 3, 4], [9, 9, 9, 9]
+    check.step(f"chains of the blocks {one} and {other}")
+    check.true("the two in another order have a different hash", last_hash(one, other) != last_hash(other, one))
+    check.true("a block that comes twice before it is not as good as none",
+               last_hash(one, one, other) != last_hash(other))  # fmt: skip
 
 
 @case("ch05.compute_hash")
@@ -166,6 +189,7 @@ def different_tokens_differ(engine, check):
         ([5, 5], [5 + 256, 5]),
         ([70_000, 7], [70_000 - 65_536, 7]),
         ([1, 2**31], [1, 0]),
+        ([7] * 16, [*[7] * 15, 8]),
     ]
     for one, other in pairs:
         check.step(f"the blocks {one} and {other}")
@@ -174,7 +198,7 @@ def different_tokens_differ(engine, check):
 
 @case("ch05.compute_hash")
 def thousands_of_blocks(engine, check):
-    """Four thousand random blocks in chains of eight."""
+    """Four thousand random blocks in chains of eight, and six thousand of two tokens each."""
     compute_hash = engine.get("engine.block_manager:BlockManager").compute_hash
     rng, seen = random.Random(5), set()
     for _ in range(500):
@@ -184,6 +208,8 @@ def thousands_of_blocks(engine, check):
             seen.add(prefix)
     check.equal("how many different hashes", len(seen), 4000)
     check.true("the upper half of the 64 bits is used", max(seen) > 2**32)
+    small = {compute_hash([first, second]) for first in range(3) for second in range(2000)}
+    check.equal("how many different hashes the blocks [0, 0] to [2, 1999] have", len(small), 6000)
 
 
 # can_allocate
@@ -193,7 +219,7 @@ def thousands_of_blocks(engine, check):
 def an_empty_pool(engine, check):
     """Nobody is there yet. A sequence fits if its last block, perhaps partly filled, is still there for it."""
     pool = Pool(engine, check, num_blocks=3)
-    for num_tokens, expected in [(1, True), (8, True), (11, True), (12, True), (13, False), (40, False)]:
+    for num_tokens, expected in [(1, True), (8, True), (11, True), (12, True), (40, False), (16, False), (13, False)]:
         check.step(f"would a sequence of {num_tokens} tokens fit?")
         answer = pool.manager.can_allocate(pool.make(range(num_tokens)))
         check.equal(f"can_allocate for {num_tokens} tokens", answer, expected)
@@ -308,20 +334,27 @@ def a_prefix_that_is_free(engine, check):
 
 @case("ch05.allocate")
 def refuses_before_it_changes_anything(engine, check):
-    """B needs more blocks than there are. A is given blocks a second time."""
-    pool = Pool(engine, check, num_blocks=4)
+    """C has ended; its first block is free, and cached. B needs more blocks than there are. A asks a second time."""
+    pool = Pool(engine, check, num_blocks=6)
+    pool.add("C", range(70, 75))
     first = pool.add("A", range(10))
-    table = list(first.block_table)
-    for name, seq in [("B", pool.make([*range(8), *range(50, 60)])), ("A", first)]:
+    pool.free("C")
+    table, free = list(first.block_table), list(pool.manager.free_block_ids)
+    for name, seq in [("B", pool.make([*range(8), *range(50, 64)])), ("A", first)]:
         check.step(f"allocate is called for {name}, which is not possible")
         raised = "nothing"
         try:
             pool.manager.allocate(seq)
         except RuntimeError:
             raised = "RuntimeError"
+        except Exception as error:
+            raised = type(error).__name__
         check.equal(f"what allocate raises for {name}", raised, "RuntimeError")
         check.equal(f"the blocks of {name} afterwards", list(seq.block_table), table if name == "A" else [])
         pool.observe()
+        check.equal("the free blocks, in the order they will be taken", list(pool.manager.free_block_ids), free)
+        found = pool.manager.find_cached_blocks(pool.make(range(70, 75)))
+        check.equal("what the cache still has of C's prompt", list(found), [0])
 
 
 @case("ch05.allocate")
@@ -340,7 +373,7 @@ def the_only_owner(engine, check):
     pool = Pool(engine, check, num_blocks=5)
     pool.add("A", range(10))
     seq = pool.free("A")
-    check.equal("the block table of A", list(seq.block_table), [])
+    check.equal("the block table of A", seq.block_table, [])
     check.equal("num_cached_tokens of A", seq.num_cached_tokens, 0)
     pool.observe()
 
@@ -396,8 +429,7 @@ def around_a_border(engine, check):
     pool = Pool(engine, check, num_blocks=6)
     pool.add("A", range(6))
     for token_id in range(100, 108):
-        seq = pool.append("A", token_id)
-        check.equal(f"blocks for {seq.num_tokens} tokens", len(seq.block_table), -(-seq.num_tokens // 4))
+        pool.append("A", token_id)
         pool.observe()
 
 
@@ -419,8 +451,7 @@ def blocks_of_one_token(engine, check):
     pool = Pool(engine, check, num_blocks=6, block_size=1)
     pool.add("A", [1, 2])
     for token_id in (100, 101):
-        seq = pool.append("A", token_id)
-        check.equal(f"blocks for {seq.num_tokens} tokens", len(seq.block_table), seq.num_tokens)
+        pool.append("A", token_id)
         pool.observe()
 
 
@@ -439,6 +470,22 @@ def the_block_was_cached(engine, check):
 
 
 @case("ch05.may_append")
+def the_one_that_was_freed_longest_ago(engine, check):
+    """A and then B have ended. C grows by two blocks; what was freed last stays in the cache longest."""
+    pool = Pool(engine, check, num_blocks=6)
+    pool.add("A", range(5))
+    pool.add("B", range(20, 25))
+    pool.add("C", range(40, 44))
+    pool.free("A")
+    pool.free("B")
+    expected = [4, 5, 1]
+    check.step(f"the free blocks, in the order they will be taken: {list(pool.manager.free_block_ids)}")
+    for token_id in range(100, 105):
+        seq = pool.append("C", token_id)
+    check.equal("the blocks of C", list(seq.block_table), expected)
+
+
+@case("ch05.may_append")
 def no_block_is_left(engine, check):
     """The fifth token needs a second block, and there is only one."""
     pool = Pool(engine, check, num_blocks=1)
@@ -449,6 +496,8 @@ def no_block_is_left(engine, check):
         pool.manager.may_append(seq)
     except RuntimeError:
         raised = "RuntimeError"
+    except Exception as error:
+        raised = type(error).__name__
     check.equal("what may_append raises", raised, "RuntimeError")
 
 

@@ -136,7 +136,7 @@ class Desk:
         check, waiting, running = self.check, list(self.scheduler.waiting), list(self.scheduler.running)
         queued = sorted(self.name(seq) for seq in [*waiting, *running])
         check.equal("all live requests, each once in a queue", queued, sorted(self.name(seq) for seq in self.live))
-        statuses = {self.name(seq): seq.status.name for seq in [*waiting, *running]}
+        statuses = {self.name(seq): getattr(seq.status, "name", repr(seq.status)) for seq in [*waiting, *running]}
         expected = dict.fromkeys(self.names(waiting), "WAITING") | dict.fromkeys(self.names(running), "RUNNING")
         check.equal("the status of those in the queues", statuses, expected)
         check.true("at most max_num_seqs run", len(running) <= self.max_num_seqs)
@@ -226,6 +226,8 @@ def what_the_cache_has_costs_nothing(engine, check):
     for i in range(4):
         desk.add([*common, 60 + i, 70 + i, 80 + i])
     check.equal("the others compute what is their own", desk.prefill(), ["B 3", "C 3", "D 3", "E 3"])
+    hits = [seq.num_prefix_hit_tokens for seq in desk.seqs]
+    check.equal("num_prefix_hit_tokens, which admit writes down", hits, [0, 8, 8, 8, 8])
 
 
 @case("ch06.schedule_prefill")
@@ -337,12 +339,13 @@ def there_is_a_slot_already(engine, check):
 
 @case("ch06.make_room")
 def the_newest_makes_room(engine, check):
-    """A, B and C hold all blocks. A needs one more."""
+    """A, B and C hold all blocks. B needs one more."""
     desk = full_pool(engine, check)
     desk.decode()
-    check.step("make_room for A, which has nine tokens and two blocks")
-    check.equal("the result", desk.scheduler.make_room(desk.seqs[0]), True)
+    check.step("make_room for B, which has nine tokens and two blocks")
+    check.equal("the result", desk.scheduler.make_room(desk.seqs[1]), True)
     check.equal("the queues", desk.queues(), "waiting C, running AB")
+    check.equal("num_preemptions", desk.scheduler.num_preemptions, 1)
     check.equal("free blocks", len(desk.manager.free_block_ids), 2)
     desk.observe()
 
@@ -356,6 +359,24 @@ def the_newest_goes_itself(engine, check):
     check.equal("the result", desk.scheduler.make_room(desk.seqs[2]), False)
     check.equal("the queues", desk.queues(), "waiting C, running AB")
     check.equal("the blocks of C", list(desk.seqs[2].block_table), [])
+    desk.observe()
+
+
+@case("ch06.make_room")
+def one_is_not_enough(engine, check):
+    """A, B and C run. D, whose prompt was cut, shares all blocks of C, so C's going frees none. A needs one more."""
+    desk = Desk(engine, check, num_blocks=8, budget=7)
+    desk.trust()
+    desk.bound()
+    for _ in range(3):
+        desk.add(7, max_tokens=20)
+        desk.prefill()
+    desk.decode()
+    desk.add([*desk.seqs[2].token_ids[:8], *range(100, 108)])
+    desk.prefill()
+    check.step("make_room for A, which has nine tokens and two blocks")
+    check.equal("the result", desk.scheduler.make_room(desk.seqs[0]), True)
+    check.equal("the queues", desk.queues(), "waiting BCD, running A")
     desk.observe()
 
 
@@ -432,6 +453,21 @@ def back_to_the_head(engine, check):
         check.equal("the queues", desk.queues(), queues)
         desk.observe()
     check.equal("num_preemptions", desk.scheduler.num_preemptions, 2)
+    queues = [type(queue).__name__ for queue in (desk.scheduler.waiting, desk.scheduler.running)]
+    check.equal("what the two queues are", queues, ["deque", "deque"])
+
+
+@case("ch06.preempt")
+def not_always_the_newest(engine, check):
+    """A, B and C run. B is preempted, though C came after it."""
+    desk = Desk(engine, check)
+    for _ in range(3):
+        desk.add(6)
+    desk.prefill()
+    check.step("preempt(B)")
+    desk.scheduler.preempt(desk.seqs[1])
+    check.equal("the queues", desk.queues(), "waiting B, running AC")
+    desk.observe()
 
 
 @case("ch06.preempt")
@@ -551,6 +587,7 @@ def the_last_token(engine, check):
     desk.step(7)
     check.equal("the queues after two", desk.queues(), "waiting , running B")
     check.equal("how A ended", (desk.seqs[0].is_finished, desk.seqs[0].finish_reason), (True, "length"))
+    check.equal("num_cached_tokens of B", desk.seqs[1].num_cached_tokens, 6)
     check.equal("generated tokens of A", list(desk.seqs[0].completion_token_ids), [7, 7])
     check.equal("reported as finished", desk.names(desk.scheduler.take_finished()), "A")
     desk.observe()
@@ -580,6 +617,7 @@ def reason_of(engine, check, tokens, prompt=5, longest=20, **params):
         seq.append_token(token_id)
         reasons.append(desk.scheduler.finish_reason(seq))
         check.step(f"finish_reason after token {token_id}: {reasons[-1]!r}")
+        check.equal("what finish_reason writes into finish_reason of the sequence", seq.finish_reason, None)
         if reasons[-1]:
             break
     return reasons, seq.stop_reason
@@ -596,7 +634,7 @@ def an_end_token(engine, check):
 @case("ch06.finish_reason")
 def end_tokens_are_ignored(engine, check):
     """ignore_eos: end tokens are tokens like any other, and max_tokens ends the answer."""
-    got = reason_of(engine, check, [5, EOS, 6, 7], max_tokens=4, ignore_eos=True)
+    got = reason_of(engine, check, [5, EOS, 6, 7, 8, 9], max_tokens=4, ignore_eos=True)
     check.equal("the reasons, and stop_reason", got, ([None, None, None, "length"], None))
 
 
@@ -606,6 +644,22 @@ def a_stop_token_of_the_request(engine, check):
     for ignore_eos in (False, True):
         got = reason_of(engine, check, [5, 9], stop_token_ids=[9], ignore_eos=ignore_eos)
         check.equal("the reasons, and stop_reason", got, ([None, "stop"], 9))
+
+
+@case("ch06.finish_reason")
+def an_end_token_of_both(engine, check):
+    """The request names the model's end token as a stop token, too. The first rule that holds decides."""
+    got = reason_of(engine, check, [5, EOS], stop_token_ids=[9, EOS])
+    check.equal("the reasons, and stop_reason", got, ([None, "stop"], None))
+    got = reason_of(engine, check, [5, EOS], stop_token_ids=[9, EOS], ignore_eos=True)
+    check.equal("the reasons, and stop_reason, with ignore_eos", got, ([None, "stop"], EOS))
+
+
+@case("ch06.finish_reason")
+def an_end_token_in_the_prompt(engine, check):
+    """The prompt is a conversation: end tokens and stop tokens are in the middle of it, and end nothing."""
+    got = reason_of(engine, check, [5, 6, EOS], prompt=[50, EOS, 51, 9, 52], stop_token_ids=[9])
+    check.equal("the reasons, and stop_reason", got, ([None, None, "stop"], None))
 
 
 @case("ch06.finish_reason")

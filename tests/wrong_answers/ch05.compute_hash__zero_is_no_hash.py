@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-You leave the prefix out whenever it counts as false, and 0 does. 0 is a hash like any other (rare, but legal); only
+Prefix 0 gives the same hash as no prefix, perhaps because 0 counts as false. 0 is a hash like any other (rare, but legal); only
 NO_HASH, which is -1, means that there is no block before.
 """
 

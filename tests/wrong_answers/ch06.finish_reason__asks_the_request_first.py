@@ -1,0 +1,29 @@
+# ruff: noqa
+DIAGNOSIS = """
+You look at the request's own stop tokens before the model's end tokens. For a token that is both, stop_reason then names
+a stop token, where it should stay None: the model itself has ended. The rules have an order.
+"""
+
+
+# --- first
+def finish_reason(self, seq):
+    params = seq.sampling_params
+    if seq.last_token in params.stop_token_ids:
+        seq.stop_reason = seq.last_token
+        return "stop"
+    if not params.ignore_eos and seq.last_token in self.eos:
+        return "stop"
+    if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return "length"
+    return None
+
+
+# --- second
+def finish_reason(self, seq):
+    wanted, last = seq.sampling_params, seq.last_token
+    if last in wanted.stop_token_ids:
+        seq.stop_reason = last
+    if last in wanted.stop_token_ids or (last in self.eos and not wanted.ignore_eos):
+        return "stop"
+    left = min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - seq.num_tokens)
+    return None if left > 0 else "length"
