@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ from .manifest import ROOT, Exercise
 from .workspace import Answer, Workspace, digest
 
 KEPT_PACKAGES = 100
+KEPT_SECONDS = 3600.0
 PARAMETER_CLASSES = ("SamplingParams", "BeamSearchParams")
 # How the map of the engine looks.
 CELL = "text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0;background:none;line-height:1.9"
@@ -209,10 +211,18 @@ def _write(texts: dict[str, str], folder: Path) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Drop the packages that were made longest ago; a running notebook's are young."""
-    packages = sorted(folder.glob("nanovllm_*"), key=lambda path: path.stat().st_mtime)
-    for path in packages[:-KEPT_PACKAGES]:
-        shutil.rmtree(path, ignore_errors=True)
+    """Drop the packages that were made longest ago, but none that may still be in use here or in another process."""
+
+    def last_used(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:  # another process has dropped it
+            return 0.0
+
+    times = {path: last_used(path) for path in folder.glob("nanovllm_*")}
+    for path in sorted(times, key=times.__getitem__)[:-KEPT_PACKAGES]:
+        if times[path] < time.time() - KEPT_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class Mine:

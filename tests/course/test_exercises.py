@@ -179,6 +179,7 @@ def check_diagnosis(exercise_id, name, spelling):
     assert (result.status, result.mistake, result.diagnosis) == ("failed", name, wrong.diagnosis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exercise_id", "name"), MISTAKES)
 def test_a_second_spelling_of_a_mistake_gets_exactly_its_diagnosis(exercise_id, name):
     check_diagnosis(exercise_id, name, "second")
@@ -198,10 +199,10 @@ def test_a_mistake_gets_exactly_its_diagnosis(exercise_id, name):
 
 
 def test_the_two_spellings_are_two():
-    for exercise_id, name in MISTAKES:
-        wrong = mistake(exercise_id, name)
-        one, other = (ast.dump(ast.parse(answer.function[0])) for answer in (wrong.first, wrong.second))
-        assert one != other, (exercise_id, name)
+    for exercise in EXERCISES.values():
+        for wrong in checks.wrong_answers(exercise):
+            one, other = (ast.dump(ast.parse(answer.function[0])) for answer in (wrong.first, wrong.second))
+            assert one != other, (exercise.id, wrong.name)
 
 
 def test_a_mistake_that_only_begins_like_a_known_one_is_called_likely():

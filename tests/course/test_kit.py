@@ -381,8 +381,15 @@ def test_old_packages_are_cleared_away(tmp_path, monkeypatch):
     for i in range(4):
         (build / f"nanovllm_{i}").mkdir(parents=True)
         os.utime(build / f"nanovllm_{i}", (i, i))
+    (build / "nanovllm_dropped_by_another_process").symlink_to(tmp_path / "nowhere")
+    (build / "nanovllm_in_use").mkdir()
     assemble._prune(build)
-    assert sorted(path.name for path in build.iterdir()) == ["nanovllm_2", "nanovllm_3"]
+    assert {"nanovllm_3", "nanovllm_in_use"} <= {path.name for path in build.iterdir()}
+    assert not {"nanovllm_0", "nanovllm_1"} & {path.name for path in build.iterdir()}
+    monkeypatch.setattr(assemble, "KEPT_PACKAGES", 1)
+    (build / "nanovllm_new").mkdir()
+    assemble._prune(build)
+    assert (build / "nanovllm_in_use").is_dir()
 
 
 def test_an_exercise_outside_the_engine_is_put_into_labs(tmp_path, monkeypatch):
@@ -648,7 +655,9 @@ def test_update_carries_answers_over(course, workspace):
     path = workspace.path(DEALLOCATE)
     path.write_text(path.read_text() + "\n\n# --- ch05.gone\ndef gone():\n    pass\n")
     engine = course / "nanovllm" / "engine" / "block_manager.py"
-    engine.write_text(engine.read_text().replace("Whether the free blocks are enough", "Is there room"))
+    text = engine.read_text()
+    engine.write_text(text.replace("Take all blocks of `seq` back.", "Take them all back."))
+    assert engine.read_text() != text
     assert stubs.update(workspace, course) == ["ch05_block_manager.py: brought up to date"]
     sections = split(path.read_text())
     assert sections["ch05.deallocate"][1] == HEAD_FIRST and "def gone()" in sections["ch05.gone"][1]
