@@ -656,7 +656,7 @@ def test_update_carries_answers_over(course, workspace):
     path.write_text(path.read_text() + "\n\n# --- ch05.gone\ndef gone():\n    pass\n")
     engine = course / "nanovllm" / "engine" / "block_manager.py"
     text = engine.read_text()
-    engine.write_text(text.replace("Take all blocks of `seq` back.", "Take them all back."))
+    engine.write_text(text.replace("Whether there are enough free blocks", "Is there room"))
     assert engine.read_text() != text
     assert stubs.update(workspace, course) == ["ch05_block_manager.py: brought up to date"]
     sections = split(path.read_text())
