@@ -477,7 +477,7 @@ def test_a_rank_is_killed_between_calls(path, two_ranks, expected, rank):
     with LLM(path, **OPTIONS) as other:
         assert tokens(two_ranks) == expected
         os.kill(rank_pids(two_ranks)[rank], signal.SIGKILL)
-        assert_fails(two_ranks, rf"rank {rank} died \(killed by SIGKILL", 5)
+        assert_fails(two_ranks, rf"rank {rank} died \(killed by SIGKILL", 15)
         assert tokens(other) == expected
 
 
@@ -493,27 +493,27 @@ def test_a_rank_is_killed_within_a_call(two_ranks, rank, delay):
 
 def test_a_rank_is_stopped(two_ranks):
     os.kill(rank_pids(two_ranks)[1], signal.SIGSTOP)
-    assert_fails(two_ranks, "rank 1 has been stopped", 6)
+    assert_fails(two_ranks, "rank 1 has been stopped", 15)
 
 
 @pytest.mark.slow
 def test_a_rank_is_stopped_and_the_message_does_not_fit_into_the_pipe(two_ranks):
     os.kill(rank_pids(two_ranks)[0], signal.SIGSTOP)
     big = list(range(10**6))
-    assert_fails(two_ranks, "rank 0 has been stopped", 6, lambda llm: llm.model_runner.call("__eq__", big))
+    assert_fails(two_ranks, "rank 0 has been stopped", 15, lambda llm: llm.model_runner.call("__eq__", big))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault, pattern, seconds",
     [
-        (Fault("raise", 0), "rank 0 raised ValueError.*planted error", 3),
-        (Fault("raise", 1), "rank 1 raised ValueError.*planted error", 3),
-        (Fault("raise"), r"rank [01] raised ValueError.*planted error", 3),
-        (Fault("raise unpicklable", 1), "rank 1 raised RuntimeError.*Unpicklable: 1 and 2", 4),
-        (Fault("exit", 0), r"rank 0 died \(exit code 3\)", 4),
-        (Fault("sys.exit", 1), "rank 1 raised SystemExit", 4),
-        (Fault("abort", 1), "rank 1 died .*SIGABRT", 4),
+        (Fault("raise", 0), "rank 0 raised ValueError.*planted error", 15),
+        (Fault("raise", 1), "rank 1 raised ValueError.*planted error", 15),
+        (Fault("raise"), r"rank [01] raised ValueError.*planted error", 15),
+        (Fault("raise unpicklable", 1), "rank 1 raised RuntimeError.*Unpicklable: 1 and 2", 15),
+        (Fault("exit", 0), r"rank 0 died \(exit code 3\)", 15),
+        (Fault("sys.exit", 1), "rank 1 raised SystemExit", 15),
+        (Fault("abort", 1), "rank 1 died .*SIGABRT", 15),
         (Fault("sleep", 1), r"rank\(s\) \[0, 1\] hang", 15),
         (Fault("sleep"), r"rank\(s\) \[0, 1\] hang", 15),
     ],
@@ -552,7 +552,7 @@ def test_ctrl_c_while_a_step_takes_long_and_exit_right_after(path, expected):
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), llm:
         tokens(llm)
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 15  # it would take 100
 
 
 @pytest.mark.slow
@@ -565,17 +565,17 @@ def test_engines_with_ranks_come_and_go(path, expected):
     with leaves_nothing_behind():
         llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
         os.kill(rank_pids(llm)[1], signal.SIGKILL)
-        assert_fails(llm, "SIGKILL", 5)
+        assert_fails(llm, "SIGKILL", 15)
         del llm
-    with leaves_nothing_behind(seconds=3):
+    with leaves_nothing_behind(seconds=10):
         others = child_processes()  # such as the one that an earlier test of the course's checks has left to fork from
         llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
         assert tokens(llm) == expected
         assert len(child_processes() - others) == 2
         del llm
-        assert wait_until(lambda: not child_processes() - others, 3)
+        assert wait_until(lambda: not child_processes() - others, 10)
     for seconds in (0.02, 0.3, 1.5):
-        with leaves_nothing_behind(seconds=3):
+        with leaves_nothing_behind(seconds=10):
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(KeyboardInterrupt):
                 LLM(path, tensor_parallel_size=2, **OPTIONS)
