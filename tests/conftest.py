@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from multiprocessing.util import Finalize
 
@@ -38,6 +39,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # A shell that starts the tests in the background has Ctrl-C ignored, also in processes that they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A temporary folder of this run's own: some tests look at what is left in it, and the common one is busy.
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="pytest-nanovllm-")
     # Removed at the end, after multiprocessing has removed its own folder in it (at priority -100).
