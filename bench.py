@@ -31,6 +31,7 @@ from nanovllm import LLM, SamplingParams
 from nanovllm.config import OPTIMIZATIONS, Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
+from nanovllm.utils.memory import kv_block_bytes
 from nanovllm.viz.measure import measure_steps, save_measurement
 
 SHAPES = {
@@ -58,11 +59,12 @@ SHAPES = {
 
 
 # Of each kind of work: its size on a GPU, its size on a CPU. Lengths are the least and the most, in tokens.
+ON_GPU: dict[str, Any] = {"num_requests": 256, "input_len": [100, 1024], "output_len": [100, 1024]}
+ON_CPU: dict[str, Any] = {"num_requests": 16, "input_len": [16, 200], "output_len": [16, 128]}
+SMALL_ON_GPU = ON_GPU | {"num_kvcache_blocks": 180}
+SMALL_ON_CPU = ON_CPU | {"num_kvcache_blocks": 64, "block_size": 16}
 WORKLOADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "default": (
-        {"num_requests": 256, "input_len": [100, 1024], "output_len": [100, 1024]},
-        {"num_requests": 16, "input_len": [16, 200], "output_len": [16, 128]},
-    ),
+    "default": (ON_GPU, ON_CPU),
     "batch-1": (
         {"num_requests": 1, "input_len": [128, 128], "output_len": [1024, 1024]},
         {"num_requests": 1, "input_len": [64, 64], "output_len": [64, 64]},
@@ -75,32 +77,10 @@ WORKLOADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"num_requests": 256, "input_len": [16, 64], "output_len": [128, 256]},
         {"num_requests": 16, "input_len": [8, 16], "output_len": [16, 64]},
     ),
-    "small-pool": (
-        {"num_requests": 256, "input_len": [100, 1024], "output_len": [100, 1024], "num_kvcache_blocks": 180},
-        {
-            "num_requests": 16,
-            "input_len": [16, 200],
-            "output_len": [16, 128],
-            "num_kvcache_blocks": 64,
-            "block_size": 16,
-        },
-    ),
+    "small-pool": (SMALL_ON_GPU, SMALL_ON_CPU),
     "early-stop": (
-        {
-            "num_requests": 1024,
-            "input_len": [100, 1024],
-            "output_len": [1024, 1024],
-            "num_kvcache_blocks": 180,
-            "mean_stop": 100,
-        },
-        {
-            "num_requests": 64,
-            "input_len": [16, 200],
-            "output_len": [128, 128],
-            "num_kvcache_blocks": 64,
-            "block_size": 16,
-            "mean_stop": 16,
-        },
+        SMALL_ON_GPU | {"num_requests": 1024, "output_len": [1024, 1024], "mean_stop": 100},
+        SMALL_ON_CPU | {"num_requests": 64, "output_len": [128, 128], "mean_stop": 16},
     ),
 }
 
@@ -157,13 +137,14 @@ class Roofline:
     def __init__(self, config: Config) -> None:
         hf_config = config.hf_config
         self.max_num_seqs = config.max_num_seqs
-        kv_width = hf_config.num_key_value_heads * hf_config.head_dim
-        q_width = hf_config.num_attention_heads * hf_config.head_dim
-        self.kv_bytes = 2 * hf_config.num_hidden_layers * kv_width * config.dtype.itemsize  # of one token
-        attention = hf_config.hidden_size * (2 * q_width + 2 * kv_width)
-        layers = hf_config.num_hidden_layers * (attention + 3 * hf_config.hidden_size * hf_config.intermediate_size)
-        self.layer_parameters = layers
-        self.weight_bytes = (layers + hf_config.vocab_size * hf_config.hidden_size) * config.dtype.itemsize
+        num_layers, kv_heads, head_dim = hf_config.num_hidden_layers, hf_config.num_key_value_heads, hf_config.head_dim
+        self.kv_bytes = kv_block_bytes(num_layers, 1, kv_heads, head_dim, config.dtype.itemsize)  # of one token
+        attention = hf_config.hidden_size * 2 * (hf_config.num_attention_heads + kv_heads) * head_dim
+        mlp = 3 * hf_config.hidden_size * hf_config.intermediate_size
+        self.layer_parameters = num_layers * (attention + mlp)
+        self.weight_bytes = (
+            self.layer_parameters + hf_config.vocab_size * hf_config.hidden_size
+        ) * config.dtype.itemsize
         self.bytes_per_second = self.measure_copy(config.device)
         self.flops_per_second = self.measure_matmul(config.device, config.dtype)
 
