@@ -55,6 +55,17 @@ SHAPES = {
         "vocab_size": 151936,
         "max_position_embeddings": 40960,
     },
+    "qwen3-8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": False,
+    },
 }
 
 
@@ -128,7 +139,8 @@ class Roofline:
     """The least time some work can take: every byte is read once, at the speed that was measured on this machine.
 
     A decode step reads all weights and the keys and values of every token it attends to. A prefill multiplies every
-    token with every weight. Everything else is taken to be free, so the share that an engine reaches is below 100 %.
+    token with every weight. Everything else is taken to be free, also what tensor-parallel ranks exchange, so the share
+    that an engine reaches is below 100 %.
 
     Args:
         config: of the engine.
@@ -136,7 +148,7 @@ class Roofline:
 
     def __init__(self, config: Config) -> None:
         hf_config = config.hf_config
-        self.max_num_seqs = config.max_num_seqs
+        self.max_num_seqs, self.num_ranks = config.max_num_seqs, config.tensor_parallel_size
         num_layers, kv_heads, head_dim = hf_config.num_hidden_layers, hf_config.num_key_value_heads, hf_config.head_dim
         self.kv_bytes = kv_block_bytes(num_layers, 1, kv_heads, head_dim, config.dtype.itemsize)  # of one token
         attention = hf_config.hidden_size * 2 * (hf_config.num_attention_heads + kv_heads) * head_dim
@@ -169,7 +181,8 @@ class Roofline:
         num_read = sum(p * (n - 1) + n * (n - 1) // 2 for p, n in zip(input_lens, lengths, strict=True))
         num_steps = max(max(lengths) - 1, math.ceil(sum(n - 1 for n in lengths) / self.max_num_seqs))
         decode = (num_steps * self.weight_bytes + num_read * self.kv_bytes) / self.bytes_per_second
-        return decode + 2 * self.layer_parameters * result.num_prefill_tokens / self.flops_per_second
+        prefill = 2 * self.layer_parameters * result.num_prefill_tokens / self.flops_per_second
+        return (decode + prefill) / self.num_ranks
 
 
 def best_time(function: Callable[[], Any], device: str, runs: int = 5) -> float:
@@ -227,6 +240,7 @@ def make_llm(model: str, args: argparse.Namespace, disabled_optimizations: tuple
         enforce_eager=args.enforce_eager,
         disabled_optimizations=(*args.disable, *disabled_optimizations),
         attention_backend=args.attention_backend,
+        tensor_parallel_size=args.tensor_parallel_size,
         device=args.device,
         dtype=args.dtype,
     )
@@ -310,9 +324,8 @@ def make_model(args: argparse.Namespace, directory: str) -> str:
     """Model directory: the one asked for, or one of the benchmark's shape; with random weights if a peer needs them."""
     if args.model:
         return args.model
-    hf_config = Qwen3Config(
-        **SHAPES[args.shape], tie_word_embeddings=True, rope_theta=1e6, architectures=["Qwen3ForCausalLM"]
-    )
+    shape = {"tie_word_embeddings": True, "rope_theta": 1e6, "architectures": ["Qwen3ForCausalLM"]} | SHAPES[args.shape]
+    hf_config = Qwen3Config(**shape)
     if args.compare:
         torch.manual_seed(args.seed)
         dtype = torch.float32 if args.device == "cpu" or not torch.cuda.is_available() else torch.bfloat16
@@ -342,6 +355,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--attention-backend", default="auto")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs to split the model over")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--max-num-seqs", type=int, default=512)
     parser.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
@@ -387,7 +401,8 @@ def main() -> None:
     config = engines[0].llm.config
     work = make_workload(args, config.hf_config.vocab_size)
     print(
-        f"{Path(model).name if args.model else args.shape}, {config.device}, {config.dtype}, "
+        f"{Path(model).name if args.model else args.shape}, {config.tensor_parallel_size} x {config.device}, "
+        f"{config.dtype}, "
         f"attention {config.attention_backend}, {config.num_kvcache_blocks} blocks of {config.kvcache_block_size}, "
         f"{torch.get_num_threads()} threads\n"
         f"{len(work.prompts)} requests, {sum(map(len, work.prompts))} prompt tokens, "

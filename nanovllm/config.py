@@ -25,7 +25,8 @@ ATTENTION_BACKENDS = ("auto", "sdpa", "triton", "flash_attn")
 # sequences of 1100 tokens in 0.26 ms a layer and flash-attn 2.8.3 in 0.31 ms; in prefill both take the same time.
 AUTO_BACKENDS = ("triton", "flash_attn", "sdpa")
 # The faster paths, all but the last for a GPU, by name; the plain path beside each computes the same.
-KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "fused_sampler", "small_batch")  # these need triton
+# These need triton.
+KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "folded_norm", "fused_sampler", "small_batch")
 OPTIMIZATIONS = ("cuda_graph", "step_ahead", *KERNELS, "packed_weights")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
@@ -117,6 +118,9 @@ class Config:
             can_pack = self.device == "cpu" and self.dtype == torch.float32 and has_packed_linear()
             return can_pack and optimization not in self.disabled_optimizations
         builds_on = {"cuda_graph": not self.enforce_eager, "step_ahead": self.tensor_parallel_size == 1}
+        if optimization == "folded_norm":  # float16 could not hold what is projected from a stream of large numbers
+            has_kernels = self.is_enabled("fused_qkv") and self.is_enabled("fused_activation")
+            builds_on[optimization] = has_kernels and self.dtype != torch.float16
         if optimization == "step_ahead" and not self.is_enabled("cuda_graph"):
             return False
         if optimization == "cuda_graph" and self.attention_backend == "sdpa":  # looks at lengths on the CPU
@@ -268,8 +272,9 @@ def _backend_problem(backend: str, config: Config) -> str | None:
         return f"it needs a CUDA GPU, and the device is {config.device!r}; use 'sdpa'"
     if importlib.util.find_spec(package) is None:
         return f"the package {package} is not installed"
-    head_dim, block_size = config.hf_config.head_dim, config.kvcache_block_size
-    if backend == "triton" and (head_dim < 16 or head_dim & (head_dim - 1)):
+    # A model that is not supported may have no head_dim; that it is not is said elsewhere.
+    head_dim, block_size = getattr(config.hf_config, "head_dim", None), config.kvcache_block_size
+    if backend == "triton" and head_dim is not None and (head_dim < 16 or head_dim & (head_dim - 1)):
         return f"it takes a head_dim that is a power of two from 16, and the model's is {head_dim}"
     if backend == "flash_attn" and config.dtype == torch.float32:
         return "it computes in bfloat16 or float16, and dtype is float32"

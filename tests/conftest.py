@@ -1,5 +1,6 @@
 """Settings for all tests: quiet libraries, no network, few threads, and how hypothesis searches."""
 
+import functools
 import os
 import shutil
 import signal
@@ -49,7 +50,12 @@ def pytest_configure(config):
     # Tiny matrices: more threads only wait for each other.
     torch.set_num_threads(1)
     device = config.getoption("--device")
-    nanovllm.config.resolve_device = lambda name: resolve_device(device if name == "auto" else name)
+
+    @functools.wraps(resolve_device)
+    def resolve(name):
+        return resolve_device(device if name == "auto" else name)
+
+    nanovllm.config.resolve_device = resolve
 
 
 def pytest_collection_modifyitems(config, items):

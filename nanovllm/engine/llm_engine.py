@@ -365,9 +365,11 @@ class LLMEngine:
         if not token_ids:
             raise ValueError(f"prompt {prompt!r} is empty; give at least one token")
         vocab_size, limit = self.config.hf_config.vocab_size, self.config.max_model_len
-        for token_id in token_ids:
-            if check_int("a token id", token_id, minimum=0) >= vocab_size:
-                raise ValueError(f"token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})")
+        if set(map(type, token_ids)) != {int}:  # looking at each of many thousand tokens takes its time
+            token_ids = [check_int("a token id", token_id, minimum=0) for token_id in token_ids]
+        check_int("a token id", min(token_ids), minimum=0)
+        if (largest := max(token_ids)) >= vocab_size:
+            raise ValueError(f"token id {largest} is outside the vocabulary (0 to {vocab_size - 1})")
         if len(token_ids) > limit:
             raise ValueError(f"the prompt has {len(token_ids)} tokens, more than max_model_len={limit}; shorten it")
         pool = self.config.num_kvcache_blocks * self.config.kvcache_block_size
@@ -376,7 +378,7 @@ class LLMEngine:
                 f"the prompt has {len(token_ids)} tokens, more than the whole KV cache holds ({pool}); shorten it or "
                 "raise num_kvcache_blocks"
             )
-        return [int(token_id) for token_id in token_ids]
+        return token_ids
 
     def _tokenize(self, text: str, **kwargs: Any) -> list[int]:
         """Token ids of a text. Raises `ValueError` if it holds half a surrogate pair, which no tokenizer reads."""

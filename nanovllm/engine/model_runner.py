@@ -4,6 +4,7 @@ Compare vllm/v1/worker/gpu_model_runner.py.
 """
 
 import gc
+import threading
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from .sequence import PENDING_TOKEN, Sequence
 CPU_POOL_SEQS = 64
 # And it takes at most this share of the free memory.
 CPU_POOL_SHARE = 0.25
+# To make an engine is to set torch's default dtype, to measure the memory of a GPU and to record graphs, and these
+# concern the whole process. So its engines are made and ended one at a time. Reentrant, because a garbage collection
+# may end an abandoned engine in the middle.
+ONE_AT_A_TIME = threading.RLock()
 
 
 class ModelRunner:
@@ -46,14 +51,20 @@ class ModelRunner:
         self.sampler = Sampler()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.graph_buffers: dict[str, torch.Tensor] = {}
+        self.graph_memory = 0
         self.num_graph_replays = 0
+        self.num_filled_rows = 0  # of the graphs' buffers; the rest is padding
+        self.stays_on_host = False  # whether `to_device` leaves the copying to `replay_cudagraph`
         try:
-            self.model = self.build_model()
-            self.warmup_model()
-            self.config.num_kvcache_blocks = self.choose_num_blocks()
-            self.kv_cache = self.allocate_kv_cache()
-            if self.config.is_enabled("cuda_graph"):
-                self.capture_cudagraph()
+            with ONE_AT_A_TIME:
+                self.model = self.build_model()
+                self.warmup_model()
+                if self.config.is_enabled("cuda_graph"):
+                    self.graph_memory = self.measure_graph_memory()
+                self.config.num_kvcache_blocks = self.choose_num_blocks()
+                self.kv_cache = self.allocate_kv_cache()
+                if self.config.is_enabled("cuda_graph"):
+                    self.capture_cudagraph(graph_batch_sizes(len(self.graph_buffers["input_ids"])))
         except torch.OutOfMemoryError as error:
             raise MemoryError(
                 "out of GPU memory at start; lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization "
@@ -78,12 +89,15 @@ class ModelRunner:
         for layer in self.attention_layers(model):
             layer.backend = self.backend
         packs_weights = self.config.is_enabled("packed_weights")
+        folds_norms = self.config.is_enabled("folded_norm")
         for module in [*model.modules(), self.sampler]:
             optimization = getattr(module, "optimization", None)
             if isinstance(optimization, str):
                 setattr(module, "is_fused", self.config.is_enabled(optimization))  # noqa: B010 (any of several classes)
             if packs_weights and isinstance(module, LinearBase):
                 module.pack_weight()
+            if folds_norms and hasattr(module, "fold_norms"):
+                module.fold_norms()  # type: ignore[operator]
         return model.eval()
 
     @staticmethod
@@ -106,7 +120,7 @@ class ModelRunner:
         torch.cuda.empty_cache()
 
     def measure_memory(self) -> tuple[int, int, int]:
-        """Bytes of memory there are for this rank, those in use, and those that the largest step takes while it runs.
+        """Bytes of memory there are for this rank, those in use, and those that steps and CUDA graphs will take.
 
         On a CPU only free memory counts, the ranks share it, and what a step takes is not measured.
         """
@@ -114,7 +128,7 @@ class ModelRunner:
             return available_memory() // self.group.size, 0, 0
         free, total = torch.cuda.mem_get_info(self.device)
         activations = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
-        return total, total - free, activations
+        return total, total - free, activations + self.graph_memory
 
     def choose_num_blocks(self) -> int:
         """Size of the pool: what was asked for if it fits; if that was left open, what the memory has room for.
@@ -136,7 +150,7 @@ class ModelRunner:
             what, knobs = f"num_kvcache_blocks={asked}", "lower num_kvcache_blocks"
             room = f"{100 * share:.4g} % of {total / 1e9:.2f} GB may be used"
             if on_gpu:
-                room += f", {in_use / 1e9:.2f} GB are in use and a step takes {activations / 1e9:.2f} GB"
+                room += f", {in_use / 1e9:.2f} GB are in use and steps take {activations / 1e9:.2f} GB"
             if asked == -1:
                 what = "even one block"
                 knobs = (
@@ -152,6 +166,29 @@ class ModelRunner:
             return asked
         num_tokens = min(config.max_num_seqs, CPU_POOL_SEQS) * config.max_model_len
         return fits if on_gpu else min(fits, -(-num_tokens // self.block_size))
+
+    def measure_graph_memory(self) -> int:
+        """Bytes that the CUDA graphs will take: two of them are recorded for a try, with a cache of one block.
+
+        All graphs share the memory that their steps take, so that the largest one, which comes first, takes the most,
+        and all others about the same.
+        """
+        asked, self.config.num_kvcache_blocks = self.config.num_kvcache_blocks, 1
+        self.kv_cache = self.allocate_kv_cache()
+        self.graph_buffers = self.allocate_graph_buffers()
+        sizes = graph_batch_sizes(len(self.graph_buffers["input_ids"]))
+        free = []
+        for batch_sizes in ([], sizes[-1:], sizes[-2:]):
+            self.capture_cudagraph(batch_sizes)
+            torch.cuda.empty_cache()
+            free.append(torch.cuda.mem_get_info(self.device)[0])
+        self.graphs.clear()
+        self.config.num_kvcache_blocks = asked
+        self.kv_cache = torch.empty(0)
+        for layer in self.attention_layers(self.model):
+            layer.k_cache = layer.v_cache = self.kv_cache
+        torch.cuda.empty_cache()
+        return free[0] - free[1] + (len(sizes) - 1) * max(free[1] - free[2], 0)
 
     def allocate_kv_cache(self) -> torch.Tensor:
         """Allocate the pool and hand every attention layer its part.
@@ -194,19 +231,23 @@ class ModelRunner:
         """
         prepare = self.prepare_prefill if is_prefill else self.prepare_decode
         complete = [seq for seq in seqs if not seq.is_cut]
+        self.stays_on_host = uses_graph = bool(self.graphs) and not is_prefill
         try:
             input_ids, positions = prepare(seqs)
-            if previous is not None:
-                input_ids = self.fill_in_pending(input_ids, seqs, previous)
-            if is_prefill or not self.graphs:
-                logits = self.run_model(input_ids, positions, is_prefill)
-                if logits is None:
-                    return None
-                logits = logits[: len(complete)]
-                token_ids = self.sampler(logits, self.prepare_sample(complete))
+            metadata = self.prepare_sample(complete)
+            self.stays_on_host = False
+            if uses_graph:
+                token_ids, logits = self.replay_cudagraph(input_ids, positions, metadata, seqs, previous)
             else:
-                token_ids, logits = self.replay_cudagraph(input_ids, positions, self.prepare_sample(seqs))
+                if previous is not None:
+                    input_ids = self.fill_in_pending(input_ids, seqs, previous)
+                all_logits = self.run_model(input_ids, positions, is_prefill)
+                if all_logits is None:
+                    return None
+                logits = all_logits[: len(complete)]
+                token_ids = self.sampler(logits, metadata)
         finally:
+            self.stays_on_host = False
             reset_context()
         num_logprobs = [seq.sampling_params.logprobs for seq in complete]
         logprobs = None
@@ -318,21 +359,20 @@ class ModelRunner:
         return self.model.compute_logits(self.model(input_ids, positions))  # type: ignore[operator]
 
     @torch.inference_mode()
-    def capture_cudagraph(self) -> None:
-        """Record the decode step, sampling included, once for every size in `graph_batch_sizes`, largest first.
+    def capture_cudagraph(self, batch_sizes: list[int]) -> None:
+        """Record the decode step, sampling included, once for every size, largest first.
 
         A graph replays a recorded sequence of kernels on fixed buffers, so launching a step costs the CPU one call.
         """
-        self.graph_buffers = self.allocate_graph_buffers()
-        max_batch_size = len(self.graph_buffers["input_ids"])
-        self.fill_graph_padding(0, max_batch_size)
+        self.fill_graph_padding(0, len(self.graph_buffers["input_ids"]))
         pool = None
         try:
-            for batch_size in reversed(graph_batch_sizes(max_batch_size)):
+            for batch_size in reversed(batch_sizes):
                 graph = torch.cuda.CUDAGraph()
                 self.run_in_graph_buffers(batch_size)  # compiles and allocates what a recording must not
                 torch.cuda.synchronize(self.device)
-                with torch.cuda.graph(graph, pool):
+                # Other threads may use the GPU for their engines meanwhile.
+                with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
                     self.run_in_graph_buffers(batch_size)
                 pool = pool or graph.pool()
                 self.graphs[batch_size] = graph
@@ -366,45 +406,60 @@ class ModelRunner:
             context_lens=rows["context_lens"],
             block_tables=rows["block_tables"],
         )
-        logits = self.run_model(rows["input_ids"], rows["positions"], is_prefill=False)
-        if logits is None:  # only rank 0 has logits
-            return
-        rows["logits"].copy_(logits)
+        hidden_states = self.model(rows["input_ids"], rows["positions"])
+        if self.model.compute_logits(hidden_states, rows["logits"]) is None:  # type: ignore[operator]
+            return  # only rank 0 has logits
         metadata = SamplingMetadata(rows["temperatures"], rows["seeds"], rows["positions"] + 1)
         rows["token_ids"].copy_(self.sampler(rows["logits"], metadata))
 
     def replay_cudagraph(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: SamplingMetadata | None
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        metadata: SamplingMetadata | None,
+        seqs: list[Sequence],
+        previous: "StepOutput | None",
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens [num_seqs] and logits [num_seqs, vocab_size] from the smallest graph that is large enough.
 
-        Both are buffers that the next replay overwrites.
+        The inputs come from the CPU and go straight into the graph's buffers. The outputs are buffers, too, which the
+        next replay overwrites.
         """
         context, num_seqs, buffers = get_context(), len(input_ids), self.graph_buffers
         batch_size = min(size for size in self.graphs if size >= num_seqs)
-        assert context.slot_mapping is not None and context.context_lens is not None
+        inputs = {
+            "input_ids": input_ids,
+            "positions": positions,
+            "slot_mapping": context.slot_mapping,
+            "context_lens": context.context_lens,
+        }
+        if metadata is not None:
+            inputs |= {"temperatures": metadata.temperatures, "seeds": metadata.seeds}
+        # Raised first and lowered last: an interrupt in between must not leave rows that count as padding.
+        self.num_filled_rows = max(self.num_filled_rows, num_seqs)
+        for name, tensor in inputs.items():
+            assert tensor is not None
+            buffers[name][:num_seqs].copy_(tensor, non_blocking=True)
         assert context.block_tables is not None
-        buffers["input_ids"][:num_seqs] = input_ids
-        buffers["positions"][:num_seqs] = positions
-        buffers["slot_mapping"][:num_seqs] = context.slot_mapping
-        buffers["context_lens"][:num_seqs] = context.context_lens
-        buffers["block_tables"][:num_seqs, : context.block_tables.shape[1]] = context.block_tables
+        width = context.block_tables.shape[1]
+        buffers["block_tables"][:num_seqs, :width].copy_(context.block_tables, non_blocking=True)
         if metadata is None:
             buffers["temperatures"][:num_seqs] = 0.0
-        else:
-            buffers["temperatures"][:num_seqs] = metadata.temperatures
-            buffers["seeds"][:num_seqs] = metadata.seeds
-        self.fill_graph_padding(num_seqs, batch_size)
+        if previous is not None:
+            ids = buffers["input_ids"][:num_seqs]
+            ids.copy_(self.fill_in_pending(ids, seqs, previous))
+        self.fill_graph_padding(num_seqs, self.num_filled_rows)
+        self.num_filled_rows = num_seqs
         self.graphs[batch_size].replay()
         self.num_graph_replays += 1
         token_ids, logits = buffers["token_ids"][:num_seqs], buffers["logits"][:num_seqs]
         if metadata is not None and metadata.has_filters:
-            token_ids.copy_(self.sampler(logits, metadata))
+            token_ids.copy_(self.sampler(logits, metadata.to(self.device)))
         return token_ids, logits
 
     def fill_graph_padding(self, start: int, end: int) -> None:
         """Let the rows `start` to `end - 1` write to, and attend to, the block beyond the pool."""
-        if start == end:
+        if start >= end:
             return
         self.graph_buffers["slot_mapping"][start:end] = self.config.num_kvcache_blocks * self.block_size
         self.graph_buffers["context_lens"][start:end] = 1
@@ -412,19 +467,23 @@ class ModelRunner:
         self.graph_buffers["temperatures"][start:end] = 0.0
 
     def to_device(self, data: list[Any], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor on the device; to a GPU through pinned memory, without waiting for the copy."""
+        """A tensor on the device; to a GPU through pinned memory, without waiting for the copy.
+
+        What a CUDA graph is going to read stays in pinned memory: `replay_cudagraph` copies it to its place.
+        """
         tensor = torch.tensor(data, dtype=dtype, pin_memory=self.config.device == "cuda")
-        return tensor.to(self.device, non_blocking=True)
+        return tensor if self.stays_on_host else tensor.to(self.device, non_blocking=True)
 
     def exit(self) -> None:
         """Free the model, the cache and the graphs."""
-        self.graphs.clear()
-        self.graph_buffers.clear()
-        self.kv_cache = torch.empty(0)
-        self.model = torch.nn.Module()
-        gc.collect()
-        if self.config.device == "cuda":
-            torch.cuda.empty_cache()
+        with ONE_AT_A_TIME:
+            self.graphs.clear()
+            self.graph_buffers.clear()
+            self.kv_cache = torch.empty(0)
+            self.model = torch.nn.Module()
+            gc.collect()
+            if self.config.device == "cuda":
+                torch.cuda.empty_cache()
 
 
 def graph_batch_sizes(max_batch_size: int) -> list[int]:

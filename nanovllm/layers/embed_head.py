@@ -50,11 +50,22 @@ class VocabParallelEmbedding(nn.Module):
 class ParallelLMHead(VocabParallelEmbedding):
     """Logits over the vocabulary, for the last token of each sequence only: no other is sampled from."""
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor | None:  # type: ignore[override]
-        """[num_tokens, hidden_size] -> [num_seqs, vocab_size] on rank 0, None on the other ranks."""
+    def forward(  # type: ignore[override]
+        self, hidden_states: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """[num_tokens, hidden_size] -> [num_seqs, vocab_size] on rank 0, None on the other ranks.
+
+        Args:
+            out: where to put the logits of a decode step, so that nobody has to copy them there.
+        """
         context = get_context()
         if context.is_prefill and context.cu_seqlens_q is not None:
             last_tokens = context.cu_seqlens_q[1:] - 1
             hidden_states = hidden_states[last_tokens]
+        if out is not None and self.group.size == 1:
+            return torch.mm(hidden_states, self.weight.t(), out=out)
         logits = self.group.gather(F.linear(hidden_states, self.weight))
-        return None if logits is None else logits[:, : self.num_embeddings]
+        if logits is None:
+            return None
+        logits = logits[:, : self.num_embeddings]
+        return logits if out is None else out.copy_(logits)

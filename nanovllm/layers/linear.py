@@ -163,6 +163,12 @@ class RowParallelLinear(LinearBase):
         bias = self.bias if self.group.rank == 0 else None
         return self.group.all_reduce(self.multiply(x, bias))
 
+    def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Add the output for `x` to `stream` [num_tokens, output_size], in place; returns `stream`."""
+        if self.group.size > 1 or self.bias is not None:
+            return stream.add_(self(x))
+        return stream.addmm_(x, self.weight.t())
+
 
 def shard(tensor: torch.Tensor, dim: int, rank: int, size: int) -> torch.Tensor:
     """The `rank`-th of `size` equal parts of `tensor` along `dim`. Raises `ValueError` if it does not divide."""

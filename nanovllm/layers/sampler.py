@@ -5,7 +5,8 @@ numbers, the noise of each (seed, position, token) is a hash of the three: the s
 noise on any device, in any batch, after any preemption.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +30,14 @@ class SamplingMetadata:
     min_p: torch.Tensor | None = None
     top_k: torch.Tensor | None = None
     top_p: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> "SamplingMetadata":
+        """The same on another device."""
+        on_device: dict[str, Any] = {}
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            on_device[field.name] = None if tensor is None else tensor.to(device, non_blocking=True)
+        return SamplingMetadata(**on_device)
 
     @property
     def has_filters(self) -> bool:

@@ -41,18 +41,28 @@ class Qwen3Attention(nn.Module):
         """[num_tokens], [num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
         return self.o_proj(self.attend(positions, self.qkv_proj(hidden_states)))
 
-    def attend(self, positions: torch.Tensor, qkv: torch.Tensor) -> torch.Tensor:
-        """[num_tokens], [num_tokens, (heads + 2 * KV heads) * head_dim] -> [num_tokens, heads * head_dim]."""
+    def attend(self, positions: torch.Tensor, qkv: torch.Tensor, stream: torch.Tensor | None = None) -> torch.Tensor:
+        """[num_tokens], [num_tokens, (heads + 2 * KV heads) * head_dim] -> [num_tokens, heads * head_dim].
+
+        Args:
+            stream: see `norm_rotate_store`.
+        """
         q, k, v = self.split_heads(qkv)
         is_stored = self.is_fused and self.attn.k_cache.numel() > 0
         if is_stored:
-            q, k = self.norm_rotate_store(positions, qkv)
+            q, k, v = self.norm_rotate_store(positions, qkv, stream)
         else:
             q, k = self.rotary_emb(positions, self.q_norm(q), self.k_norm(k))
         return self.attn(q, k, v, is_stored).flatten(1)
 
-    def norm_rotate_store(self, positions: torch.Tensor, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalized and rotated q and k; k and v are also stored in the cache."""
+    def norm_rotate_store(
+        self, positions: torch.Tensor, qkv: torch.Tensor, stream: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Normalized and rotated q and k, and v; k and v are also stored in the cache.
+
+        Args:
+            stream: [num_tokens, hidden_size], what `qkv` was projected from if that was not normalized before.
+        """
         from ..layers.kernels.fused import qk_norm_rope_store
 
         return qk_norm_rope_store(
@@ -65,6 +75,7 @@ class Qwen3Attention(nn.Module):
             get_context().slot_mapping,
             self.attn.k_cache,
             self.attn.v_cache,
+            stream,
         )
 
     def split_heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -102,13 +113,29 @@ class Qwen3DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.is_fused = False  # set by the engine: for a few tokens, norms and projections in one kernel each
+        self.is_folded = False  # whether the norms' weights are part of the projections after them
+
+    def fold_norms(self) -> None:
+        """Multiply the weights of both norms into the projections after them; this changes no result.
+
+        What is left of a norm is one factor a token, which can be applied after the projection: `forward_folded`.
+        """
+        for norm, projection in (
+            (self.input_layernorm, self.self_attn.qkv_proj),
+            (self.post_attention_layernorm, self.mlp.gate_up_proj),
+        ):
+            projection.weight.data.mul_(norm.weight.data)
+            norm.weight.data.fill_(1.0)
+        self.is_folded = True
 
     def forward(
         self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Returns (output of the MLP, residual stream without it); the next layer's norm adds the two."""
         if self.is_fused and len(hidden_states) <= SMALL_BATCH:
             return self.forward_small(positions, hidden_states, residual)
+        if self.is_folded and self.self_attn.attn.k_cache.numel():
+            return self.forward_folded(positions, hidden_states), None
         if residual is None:
             hidden_states, residual = self.input_layernorm(hidden_states), hidden_states
         else:
@@ -131,6 +158,19 @@ class Qwen3DecoderLayer(nn.Module):
         gated, residual = small_linear(hidden_states, gate_up_proj.weight, None, norm, residual, is_gated=True)
         return mlp.down_proj(gated), residual
 
+    def forward_folded(self, positions: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
+        """The same without a kernel for a norm: the projections read and write the residual stream as it is.
+
+        What is projected lacks its token's factor of the norm, which the kernels after the projections apply.
+        """
+        from ..layers.kernels.fused import silu_and_mul
+
+        attention, mlp = self.self_attn, self.mlp
+        output = attention.attend(positions, attention.qkv_proj(stream), stream)
+        stream = attention.o_proj.add_to(stream, output)
+        gated = silu_and_mul(mlp.gate_up_proj(stream), stream, self.post_attention_layernorm.eps)
+        return mlp.down_proj.add_to(stream, gated)
+
 
 class Qwen3Model(nn.Module):
     """Embedding, decoder layers, final norm."""
@@ -147,6 +187,8 @@ class Qwen3Model(nn.Module):
         hidden_states, residual = self.embed_tokens(input_ids), None
         for layer in self.layers:
             hidden_states, residual = layer(positions, hidden_states, residual)
+        if residual is None:
+            return self.norm(hidden_states)
         hidden_states, _ = self.norm(hidden_states, residual)
         return hidden_states
 
@@ -178,6 +220,6 @@ class Qwen3ForCausalLM(nn.Module):
         """[num_tokens], [num_tokens] -> hidden states [num_tokens, hidden_size]."""
         return self.model(input_ids, positions)
 
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        """[num_tokens, hidden_size] -> [num_seqs, vocab_size] on rank 0, None elsewhere."""
-        return self.lm_head(hidden_states)
+    def compute_logits(self, hidden_states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
+        """[num_tokens, hidden_size] -> [num_seqs, vocab_size] on rank 0 (in `out`, if given), None elsewhere."""
+        return self.lm_head(hidden_states, out)

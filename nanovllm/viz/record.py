@@ -200,9 +200,9 @@ BATCH: dict[str, Any] = {
 }
 
 
-def record_shipped(plan: dict[str, Any], model: str) -> Trace:
-    """Run one of the plans above on the CPU, greedily."""
-    with LLMEngine(model, device="cpu", max_model_len=256, **plan["config"]) as llm:
+def record_shipped(plan: dict[str, Any], model: str, device: str = "cpu") -> Trace:
+    """Run one of the plans above, greedily."""
+    with LLMEngine(model, device=device, max_model_len=256, **plan["config"]) as llm:
         for prompt in ("One", "Two", "Sun"):
             llm.generate(prompt, SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
         llm.scheduler.reset([])  # an empty cache, but the lengths of the answers are remembered
@@ -210,7 +210,8 @@ def record_shipped(plan: dict[str, Any], model: str) -> Trace:
         params = [
             SamplingParams(temperature=0, max_tokens=n, ignore_eos=plan["ignore_eos"]) for n in plan["max_tokens"]
         ]
-        trace = record(llm, plan["prompts"], params, plan["arrive"], made_by="python -m nanovllm.viz.record")
+        command = "python -m nanovllm.viz.record" + (f" --device {device}" if device != "cpu" else "")
+        trace = record(llm, plan["prompts"], params, plan["arrive"], made_by=command)
         weights = (llm.config.model_path / "model.safetensors").read_bytes()
     trace["made"]["weights_sha256"] = hashlib.sha256(weights).hexdigest()
     for seq, prompt in zip(trace["seqs"].values(), plan["prompts"], strict=True):
@@ -222,18 +223,20 @@ def main() -> None:
     """Record both plans, refuse what breaks a rule, and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="qwen3-tiny", help="a directory, a hub id, or a bundled model")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="times of steps differ, for example")
     parser.add_argument("--out", type=Path, default=DATA, help="where the files go")
+    parser.add_argument("--suffix", default="", help="of the files' names, such as _h200")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for name, plan in (("story", STORY), ("batch", BATCH)):
-        trace = record_shipped(plan, args.model)
+        trace = record_shipped(plan, args.model, args.device)
         problems = check_trace(trace, compute_hash=BlockManager.compute_hash)
         events = [event for step in trace["steps"] for event in step["events"]]
         if any(event.get("reason") == "stop" for event in events):
             problems.append("an answer ended early, so that the run is not what is told of it; give it other prompts")
         if problems:
             raise SystemExit(f"the trace {name!r} cannot be shipped:\n" + "\n".join(problems))
-        path = args.out / f"{name}.trace.json"
+        path = args.out / f"{name}{args.suffix}.trace.json"
         save_trace(trace, path)
         print(f"{path}: {len(trace['steps'])} steps, {path.stat().st_size} bytes")
 

@@ -1,12 +1,19 @@
 """Small random models on disk, made by Hugging Face's own code, for all engine tests."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from nanovllm import config as engine_config
+
 EOS = 0  # token id that ends a generation of a tiny model
+alone_on_the_gpu = pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
+    reason="measures the memory of the whole GPU, which other processes use: run it without -n",
+)
 
 TOKENIZER_TEXT = [
     "Once upon a time there was a little cat who liked to play in the garden with the other cats.",
@@ -101,6 +108,12 @@ def make_tiny_tokenizer(path, vocab_size=320):
     tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config_path.write_text(json.dumps(tokenizer_config), encoding="utf-8")
     return fast
+
+
+def device_of_ranks(count):
+    """Where `count` ranks can run: on GPUs if the tests do and there is one for each, else on the CPU."""
+    device = engine_config.resolve_device("auto")
+    return "cpu" if device == "cuda" and torch.cuda.device_count() < count else device
 
 
 def load_hf_model(path, dtype=torch.float32):

@@ -64,7 +64,7 @@ class Reference:
 
 
 def record_logits(llm, monkeypatch):
-    """Record the logits that each request is sampled from (not under CUDA graphs); {seq_id: [one row a token]}."""
+    """Record the logits that requests are sampled from (on a GPU: with `enforce_eager`); {seq_id: [a row a token]}."""
     runner, recorded, seq_ids = llm.model_runner, {}, []
     run, run_model = runner.run, runner.run_model
 

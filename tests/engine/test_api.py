@@ -16,6 +16,7 @@ import nanovllm
 from nanovllm import LLM, BeamSearchParams, RequestOutput, SamplingParams
 
 from .conftest import make_tiny_model
+from .interrupts import InterruptAtLine
 from .reference import assert_clean, drain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -501,31 +502,6 @@ def test_beam_search_is_there(llm):
 # Ctrl-C at any line of the engine.
 
 
-class InterruptAtLine:
-    """Raises KeyboardInterrupt at the given line (counted from the start) that the engine's modules run."""
-
-    def __init__(self, line):
-        self.line, self.count, self.place = line, 0, None
-
-    def __enter__(self):
-        sys.settrace(self.trace_call)
-        return self
-
-    def __exit__(self, *exc_info):
-        sys.settrace(None)
-
-    def trace_call(self, frame, event, argument):
-        return self.trace_line if "/nanovllm/engine/" in frame.f_code.co_filename else None
-
-    def trace_line(self, frame, event, argument):
-        if event == "line":
-            self.count += 1
-            if self.count == self.line:
-                self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self.trace_line
-
-
 CALLS = {
     "generate": lambda llm, params: llm.generate([*PROMPTS[1:], PROMPTS[1] + [9]], params, use_tqdm=False),
     "step": lambda llm, params: drain(llm),
@@ -553,7 +529,7 @@ def check_interrupts(path, call, lines):
             text += (rest := result_of(stream))[0]
             output = rest[1]
             results |= drain(llm)
-            note = f"interrupted in {call} at line {line}, {interrupt.place}"
+            note = f"interrupted in {call} at line {line}, {interrupt.where}"
             assert text == expected["text"], note
             assert output["token_ids"] == expected["token_ids"], note
             assert [list(token) for token in output["logprobs"]] == [list(token) for token in expected["logprobs"]], (
@@ -573,9 +549,9 @@ def count_lines(path, call):
         llm.add_request(PROMPTS[0], GREEDY)
         stream = llm.stream(PROMPTS[0], params)
         next(stream)
-        with InterruptAtLine(-1) as interrupt:
+        with InterruptAtLine(0) as interrupt:
             CALLS[call](llm, params)
-    return interrupt.count
+    return interrupt.lines
 
 
 @pytest.mark.parametrize("call", CALLS)

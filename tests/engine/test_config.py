@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanovllm import LLM
+from nanovllm import config as engine_config
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 
@@ -264,10 +265,14 @@ def test_a_sliding_window_is_refused(own_model):
         Config(own_model)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "gpt2", "mamba", "bert"])
-def test_an_architecture_that_is_not_supported_is_named(tmp_path, model_type):
+def test_an_architecture_that_is_not_supported_is_named(tmp_path, monkeypatch, model_type, device):
     from transformers import AutoConfig
 
+    # The error comes before anything is put on the device, so there need not be one.
+    monkeypatch.setattr(engine_config, "resolve_device", lambda name: device)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = AutoConfig.for_model(model_type)
     config.architectures = [f"{model_type.title()}ForCausalLM"]
     config.save_pretrained(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nanovllm import LLM, BeamSearchParams, SamplingParams
+from nanovllm.engine.model_runner import StepOutput
 
 from .conftest import make_tiny_model
 from .reference import assert_clean, drain
@@ -248,14 +249,15 @@ def failing(function, error, when):
     return call
 
 
+# With CUDA graphs a decode step is one replay, sampling included, and one step ahead its tokens are waited for later.
 PLACES = {
     "schedule": lambda llm: (llm.scheduler, "schedule"),
     "may_append": lambda llm: (llm.scheduler.block_manager, "may_append"),
     "hash_blocks": lambda llm: (llm.scheduler.block_manager, "hash_blocks"),
     "prepare": lambda llm: (llm.model_runner, "prepare_decode"),
-    "run_model": lambda llm: (llm.model_runner, "run_model"),
-    "sample": lambda llm: (llm.model_runner.sampler, "forward"),
-    "postprocess": lambda llm: (llm.scheduler, "postprocess"),
+    "run_model": lambda llm: (llm.model_runner, "replay_cudagraph" if llm.model_runner.graphs else "run_model"),
+    "sample": lambda llm: (StepOutput, "wait") if llm.model_runner.graphs else (llm.model_runner.sampler, "forward"),
+    "postprocess": lambda llm: (llm.scheduler, "resolve" if llm.runs_ahead else "postprocess"),
 }
 
 

@@ -1,9 +1,7 @@
 """The whole engine around a model made of hashes: the tokens must be those of one request after another."""
 
 import random
-import sys
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nanovllm import SamplingParams
 from tests.engine import hash_model
 from tests.engine.hash_model import VOCAB_SIZE, check_clean, expected
+from tests.engine.interrupts import InterruptAtLine
 from tests.engine.oracles import check_block_manager
 
 
@@ -248,29 +247,9 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C, told apart from a real one."""
 
 
-@contextmanager
-def interrupt_at_line(number, files=("scheduler.py", "block_manager.py", "llm_engine.py", "outputs.py", "sequence.py")):
-    """Raise at the `number`-th line that the engine runs, as a signal would; yields a count of the lines."""
-    lines = Counter()
-
-    def trace_line(frame, event, argument):
-        if event == "line":
-            lines["run"] += 1
-            if lines["run"] == number:
-                sys.settrace(None)
-                raise Interrupted(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        return trace_line
-
-    def trace_call(frame, event, argument):
-        path = frame.f_code.co_filename
-        return trace_line if "nanovllm" in path and path.endswith(files) else None
-
-    before = sys.gettrace()
-    sys.settrace(trace_call)
-    try:
-        yield lines
-    finally:
-        sys.settrace(before)
+def interrupt_at_line(number):
+    files = ("scheduler.py", "block_manager.py", "llm_engine.py", "outputs.py", "sequence.py")
+    return InterruptAtLine(number, Interrupted, files)
 
 
 def text_of(llm, want):
@@ -344,10 +323,10 @@ def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
             scene = Scene(llm)
             for _ in range(num_steps):
                 scene.step()
-            with interrupt_at_line(number) as lines:
+            with interrupt_at_line(number) as interrupt:
                 try:
                     llm._step()
-                    done = lines["run"] < number
+                    done = interrupt.lines < number
                 except Interrupted:
                     pass
             live = [request.seq for request in llm.requests.values()]

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 
 import psutil
 import pytest
@@ -21,7 +22,8 @@ from nanovllm.engine.trace import TraceRecorder
 from nanovllm.engine.worker import Timeouts, WorkerError
 from nanovllm.utils import memory
 
-from .conftest import make_tiny_model
+from .conftest import alone_on_the_gpu, device_of_ranks, make_tiny_model
+from .interrupts import InterruptAtLine
 from .leaks import child_processes, leaves_nothing_behind, left_behind, private_temp_dir, snapshot, wait_until
 from .misbehave import Fault
 from .reference import assert_clean, drain
@@ -30,7 +32,6 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 WITH_LOGPROBS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=2)
 PROMPTS = [[5, 6, 7], [5, 6, 7, 8, 9, 10], [300, 301], [5]]
 OPTIONS = {"kvcache_block_size": 4, "num_kvcache_blocks": 40, "max_num_batched_tokens": 16, "max_model_len": 64}
-ENGINE_FILES = os.path.dirname(llm_engine.__file__)
 
 
 @pytest.fixture(scope="module")
@@ -63,31 +64,6 @@ def expected_text(path):
 # One process: interrupts and exceptions at any moment.
 
 
-class InterruptAtLine:
-    """Raises KeyboardInterrupt, as Ctrl-C does, when the n-th line of the engine's code is about to run."""
-
-    def __init__(self, n):
-        self.n, self.lines = n, 0
-
-    def __enter__(self):
-        sys.settrace(self.trace_call)
-        return self
-
-    def __exit__(self, *exc_info):
-        sys.settrace(None)
-
-    def trace_call(self, frame, event, arg):
-        return self.trace_line if frame.f_code.co_filename.startswith(ENGINE_FILES) else None
-
-    def trace_line(self, frame, event, arg):
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.n:
-                self.where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self.trace_line
-
-
 def check_interrupt_at(llm, n, call, expected, expected_text):
     """Interrupt `call` at its n-th line, beside a request and a stream that must not notice. False if it has fewer."""
     other = llm.add_request(PROMPTS[1], WITH_LOGPROBS)
@@ -100,7 +76,7 @@ def check_interrupt_at(llm, n, call, expected, expected_text):
             call(llm)
     except KeyboardInterrupt:
         pass
-    note = f"interrupted at line {n}, {getattr(interrupt, 'where', 'not at all')}"
+    note = f"interrupted at line {n}, {interrupt.where}"
     assert len(llm.requests) <= 2, f"{note}: what was interrupted goes on"
     assert tokens(llm) == expected, note
     assert text + "".join(stream) == expected_text, note
@@ -266,18 +242,19 @@ def test_an_exception_in_a_trace_recorder(path, expected, keeps_failing):
 
 def test_an_exception_in_the_model(path, expected, monkeypatch):
     with LLM(path, **OPTIONS) as llm:
-        run_model = llm.model_runner.run_model
+        computes = {name: getattr(llm.model_runner, name) for name in ("run_model", "replay_cudagraph")}
         for n in range(1, 9):
             calls = iter(range(1, 1000))
 
-            def fail(*args, n=n, calls=calls):
+            def fail(name, *args, n=n, calls=calls):
                 if next(calls) == n:
                     raise Planted
-                return run_model(*args)
+                return computes[name](*args)
 
             other = llm.add_request(PROMPTS[0], GREEDY)
             with monkeypatch.context() as patch, pytest.raises(Planted):
-                patch.setattr(llm.model_runner, "run_model", fail)
+                for name in computes:
+                    patch.setattr(llm.model_runner, name, partial(fail, name))
                 llm.generate(PROMPTS, GREEDY, use_tqdm=False)
             assert drain(llm) == {other: expected[0]}
             assert tokens(llm) == expected
@@ -390,6 +367,7 @@ def test_a_read_only_model_directory(tmp_path, expected):
     assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
 
 
+ON_CPU = OPTIONS | {"device": "cpu"}  # whose memory these tests are about
 BLOCK_BYTES = 2 * 2 * 4 * 2 * 16 * 4  # keys and values, layers, block size, heads, head_dim, float32
 
 
@@ -399,7 +377,7 @@ def test_a_cache_that_does_not_fit_into_memory(path, times_of_memory):
     num_blocks = int(times_of_memory * psutil.virtual_memory().total) // BLOCK_BYTES
     start = time.monotonic()
     with pytest.raises(MemoryError, match=r"GB.*lower num_kvcache_blocks"):
-        LLM(path, **(OPTIONS | {"num_kvcache_blocks": num_blocks}))
+        LLM(path, **(ON_CPU | {"num_kvcache_blocks": num_blocks}))
     assert time.monotonic() - start < 10
 
 
@@ -411,7 +389,7 @@ def test_a_cache_in_a_container(path, monkeypatch, tmp_path, free_blocks, gets):
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.stat").write_text("anon 123\nfile 5000\nkernel 17\n")
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    options = OPTIONS | {"num_kvcache_blocks": -1, "max_num_seqs": 1}
+    options = ON_CPU | {"num_kvcache_blocks": -1, "max_num_seqs": 1}
     if gets is None:
         with pytest.raises(MemoryError, match=r"KV cache.*free the device"):
             LLM(path, **options)
@@ -420,7 +398,7 @@ def test_a_cache_in_a_container(path, monkeypatch, tmp_path, free_blocks, gets):
             assert llm.config.num_kvcache_blocks == gets
     if free_blocks < 100:
         with pytest.raises(MemoryError, match=r"lower num_kvcache_blocks"):
-            LLM(path, **(OPTIONS | {"num_kvcache_blocks": free_blocks + 1}))
+            LLM(path, **(ON_CPU | {"num_kvcache_blocks": free_blocks + 1}))
 
 
 def test_no_memory_for_a_single_block(path, monkeypatch):
@@ -429,15 +407,17 @@ def test_no_memory_for_a_single_block(path, monkeypatch):
 
     monkeypatch.setattr(psutil, "virtual_memory", NoMemory)
     with pytest.raises(MemoryError, match=r"KV cache.*(lower|free)"):
-        LLM(path, **(OPTIONS | {"num_kvcache_blocks": -1}))
+        LLM(path, **(ON_CPU | {"num_kvcache_blocks": -1}))
 
 
 # Several processes. Each test needs ranks of its own, since they do not survive it.
 
+TWO_RANKS = OPTIONS | {"tensor_parallel_size": 2, "device": device_of_ranks(2)}
+
 
 @pytest.fixture
 def two_ranks(path):
-    llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
+    llm = LLM(path, **TWO_RANKS)
     yield llm
     llm.exit()
 
@@ -529,7 +509,7 @@ def test_a_fault_within_a_step(short_timeouts, two_ranks, fault, pattern, second
 @pytest.mark.slow
 def test_a_rank_that_computes_without_end_is_given_up_by_its_neighbor(monkeypatch, path):
     monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(collective=4.0))
-    with LLM(path, tensor_parallel_size=2, **OPTIONS) as llm:
+    with LLM(path, **TWO_RANKS) as llm:
         plant(llm, Fault("compute", 1))
         assert_fails(llm, "rank 0 raised RuntimeError.*[Tt]imed out", 15)
 
@@ -538,7 +518,7 @@ def test_a_rank_that_computes_without_end_is_given_up_by_its_neighbor(monkeypatc
 def test_what_takes_long_is_not_taken_for_a_hang(monkeypatch, path, expected):
     """Longer than a hang may last: all ranks compute; one computes while its neighbor waits for it."""
     monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(idle=2.0))
-    with LLM(path, tensor_parallel_size=2, **OPTIONS) as llm:
+    with LLM(path, **TWO_RANKS) as llm:
         for fault in (Fault("compute", seconds=5.0), Fault("compute", 0, seconds=5.0)):
             plant(llm, fault)
             assert tokens(llm) == expected
@@ -546,7 +526,7 @@ def test_what_takes_long_is_not_taken_for_a_hang(monkeypatch, path, expected):
 
 @pytest.mark.slow
 def test_ctrl_c_while_a_step_takes_long_and_exit_right_after(path, expected):
-    llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
+    llm = LLM(path, **TWO_RANKS)
     plant(llm, Fault("compute", seconds=100.0))
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     start = time.monotonic()
@@ -559,17 +539,17 @@ def test_ctrl_c_while_a_step_takes_long_and_exit_right_after(path, expected):
 @pytest.mark.timeout(200)
 def test_engines_with_ranks_come_and_go(path, expected):
     """Closed; broken by a kill; never closed; interrupted while starting. Each leaves the process as it was."""
-    with LLM(path, tensor_parallel_size=2, **OPTIONS) as llm:
+    with LLM(path, **TWO_RANKS) as llm:
         assert tokens(llm) == expected
     del llm
     with leaves_nothing_behind():
-        llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
+        llm = LLM(path, **TWO_RANKS)
         os.kill(rank_pids(llm)[1], signal.SIGKILL)
         assert_fails(llm, "SIGKILL", 15)
         del llm
     with leaves_nothing_behind(seconds=10):
         others = child_processes()  # such as the one that an earlier test of the course's checks has left to fork from
-        llm = LLM(path, tensor_parallel_size=2, **OPTIONS)
+        llm = LLM(path, **TWO_RANKS)
         assert tokens(llm) == expected
         assert len(child_processes() - others) == 2
         del llm
@@ -578,9 +558,9 @@ def test_engines_with_ranks_come_and_go(path, expected):
         with leaves_nothing_behind(seconds=10):
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(KeyboardInterrupt):
-                LLM(path, tensor_parallel_size=2, **OPTIONS)
+                LLM(path, **TWO_RANKS)
                 time.sleep(10)
-    with leaves_nothing_behind(), LLM(path, tensor_parallel_size=2, **OPTIONS) as llm:
+    with leaves_nothing_behind(), LLM(path, **TWO_RANKS) as llm:
         assert tokens(llm) == expected
 
 
@@ -592,7 +572,7 @@ def test_a_damaged_file_with_ranks(tmp_path, how):
     messages = []
     for size in (1, 2):
         with pytest.raises(ValueError) as caught:
-            LLM(path, tensor_parallel_size=size, **OPTIONS)
+            LLM(path, **(TWO_RANKS | {"tensor_parallel_size": size}))
         messages.append(str(caught.value))
         assert type(caught.value) is ValueError
     assert messages[0] == messages[1]
@@ -602,7 +582,7 @@ def test_a_damaged_file_with_ranks(tmp_path, how):
 @pytest.mark.slow
 def test_a_cache_that_does_not_fit_into_memory_with_ranks(path):
     with pytest.raises(MemoryError, match="num_kvcache_blocks"):
-        LLM(path, tensor_parallel_size=2, **(OPTIONS | {"num_kvcache_blocks": 10**12}))
+        LLM(path, **(TWO_RANKS | {"num_kvcache_blocks": 10**12}))
 
 
 PROGRAM = """
@@ -613,7 +593,9 @@ from nanovllm import LLM, SamplingParams
 def main(path):
     GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     print("started", flush=True)
-    llm = LLM(path, tensor_parallel_size=2, kvcache_block_size=4, num_kvcache_blocks=40, max_model_len=64)
+    options = dict(tensor_parallel_size=2, kvcache_block_size=4, num_kvcache_blocks=40, max_model_len=64)
+    options["device"] = "{device}"
+    llm = LLM(path, **options)
     children = psutil.Process().children()
     ranks = [child.pid for child in children if "resource_tracker" not in " ".join(child.cmdline())]
     print("ranks", *ranks, flush=True)
@@ -626,7 +608,7 @@ if __name__ == "__main__":
 
 def start_program(tmp_path, path, body):
     file = tmp_path / "program.py"
-    file.write_text(PROGRAM.replace("{body}", body))
+    file.write_text(PROGRAM.replace("{body}", body).replace("{device}", TWO_RANKS["device"]))
     environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, str(file), str(path)],
@@ -686,7 +668,7 @@ def test_the_ranks_end_when_their_parent_dies(tmp_path, path, body, how):
          "    child.start(); child.join()\n"
          "    llm.generate([1], GREEDY, use_tqdm=False)\n    sys.exit(5)", 5),
         ("llm.exit(); out = []\n"
-         "    make = lambda: out.append(LLM(path, tensor_parallel_size=2, max_model_len=64))\n"
+         "    make = lambda: out.append(LLM(path, **options))\n"
          "    thread = threading.Thread(target=make); thread.start(); thread.join()\n"
          "    out[0].generate([1], GREEDY, use_tqdm=False)", 0),
     ],
@@ -789,6 +771,7 @@ def test_ctrl_z_in_a_terminal(tmp_path, path):
 
 @pytest.mark.gpu
 @pytest.mark.slow
+@alone_on_the_gpu
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_gpu_memory_comes_back(path, is_closed):
     def used():

@@ -2,9 +2,13 @@
 
 In float32 a GPU gives the tokens of the CPU, so that most of these tests compare tokens exactly. In bfloat16 the
 bar is Hugging Face's own bfloat16: the engine may be no further from float32 than that.
+
+With `-n`, several processes share the GPU, and the tests that measure its memory as a whole are skipped. For these:
+pytest tests/engine -m gpu -k "share_of_the_memory or gpu_memory_comes_back"
 """
 
 import gc
+import inspect
 
 import pytest
 import torch
@@ -12,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanovllm import LLM, SamplingParams
+from nanovllm import config as engine_config
 
-from .conftest import load_hf_model, make_tiny_model
+from .conftest import alone_on_the_gpu, load_hf_model, make_tiny_model
 from .reference import Reference, assert_clean, drain, heavy, make_smooth_model
 from .test_invariance import engine_options, run_requests, workloads
 
@@ -340,6 +345,7 @@ def test_out_of_memory_at_start_says_which_knob(path):
         assert len(llm.generate([1, 2, 3], GREEDY, use_tqdm=False)[0]["token_ids"]) == 12
 
 
+@alone_on_the_gpu
 @pytest.mark.parametrize("utilization", [0.3, 0.8])
 def test_the_pool_takes_the_share_of_the_memory_that_it_was_given(path, utilization):
     need("triton")
@@ -391,7 +397,9 @@ def test_two_engines_side_by_side(path):
             assert [result[i] for i in own] == expected
 
 
-def test_auto_chooses_a_gpu_and_a_backend_that_runs_there(bf16_path):
+def test_auto_chooses_a_gpu_and_a_backend_that_runs_there(bf16_path, monkeypatch):
+    # What "auto" means outside of the tests, where --device says it.
+    monkeypatch.setattr(engine_config, "resolve_device", inspect.unwrap(engine_config.resolve_device))
     with LLM(bf16_path, kvcache_block_size=256, num_kvcache_blocks=8) as llm:
         assert llm.config.device == "cuda" and llm.config.dtype == torch.bfloat16
         assert llm.config.attention_backend in ("triton", "flash_attn")

@@ -54,6 +54,17 @@ def engine_options(draw, requests):
     }
 
 
+def preempt_once(llm):
+    """Let the next step that decodes find no free block, once, so that it preempts the newest sequence."""
+    manager = llm.scheduler.block_manager
+
+    def can_append(seq):
+        del manager.can_append
+        return False
+
+    manager.can_append = can_append
+
+
 def run_requests(llm, requests, params, arrivals, preempt_every=0):
     """Tokens of each request; `arrivals[i]` is the step before which request i is added."""
     seq_ids, results, step = {}, {}, 0
@@ -62,10 +73,8 @@ def run_requests(llm, requests, params, arrivals, preempt_every=0):
         for i, request in enumerate(requests):
             if i not in seq_ids and arrivals[i] <= step:
                 seq_ids[i] = llm.add_request(request[0], params[i])
-        # A preempted sequence goes to the head of the queue, where it must not overtake a prompt that is cut.
-        is_cut = any(seq.block_table for seq in llm.scheduler.waiting)
-        if preempt_every and step % preempt_every == preempt_every - 1 and llm.scheduler.running and not is_cut:
-            llm.scheduler.preempt(llm.scheduler.running[-1])
+        if preempt_every and step % preempt_every == preempt_every - 1 and llm.scheduler.running:
+            preempt_once(llm)
         results.update(llm.step()[0])
         step += 1
     return [results[seq_ids[i]] for i in range(len(requests))]

@@ -19,7 +19,7 @@ from nanovllm.layers.sampler import (
 )
 
 from .conftest import make_tiny_model
-from .reference import LOGITS_TOLERANCE, Reference, heavy, make_smooth_model, record_logits
+from .reference import LOGITS_TOLERANCE, Reference, drain, heavy, make_smooth_model, record_logits
 
 PROMPT = [5, 6, 7, 8, 9]
 
@@ -258,10 +258,14 @@ def test_half_precision_logits_are_sampled_in_float32(dtype):
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory):
-    path = make_smooth_model(tmp_path_factory.mktemp("sampler") / "model", vocab_size=50, seed=1)
-    with LLM(path, kvcache_block_size=8, num_kvcache_blocks=512) as llm:
-        llm.reference = Reference(path)
+def model_path(tmp_path_factory):
+    return make_smooth_model(tmp_path_factory.mktemp("sampler") / "model", vocab_size=50, seed=1)
+
+
+@pytest.fixture(scope="module")
+def llm(model_path):
+    with LLM(model_path, kvcache_block_size=8, num_kvcache_blocks=512) as llm:
+        llm.reference = Reference(model_path)
         yield llm
 
 
@@ -294,15 +298,14 @@ def test_logprobs_are_those_of_hugging_face_before_temperature_and_filters(llm, 
     assert output.outputs[0].cumulative_logprob == pytest.approx(total)
 
 
-def test_the_engine_passes_every_parameter_on(llm, monkeypatch):
+def test_the_engine_passes_every_parameter_on(model_path, monkeypatch):
     # One request a parameter; the logits that the engine sampled from, put through the definitions.
     base = {"temperature": 1.5, "max_tokens": 30, "ignore_eos": True, "seed": 11}
     cases = [{}, {"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.3}, {"top_k": 9, "top_p": 0.7, "min_p": 0.05}]
-    recorded = record_logits(llm, monkeypatch)
-    ids = [llm.add_request(PROMPT, SamplingParams(**base, **case)) for case in cases]
-    results = {}
-    while not llm.is_finished():
-        results.update(llm.step()[0])
+    with LLM(model_path, kvcache_block_size=8, num_kvcache_blocks=64, enforce_eager=True) as llm:
+        recorded = record_logits(llm, monkeypatch)
+        ids = [llm.add_request(PROMPT, SamplingParams(**base, **case)) for case in cases]
+        results = drain(llm)
     sizes = []
     for seq_id, case in zip(ids, cases, strict=True):
         full = {"min_p": 0.0, "top_k": -1, "top_p": 1.0} | case

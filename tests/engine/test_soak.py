@@ -188,7 +188,7 @@ OPTIONS = {
 
 
 def soak_fake_model(path, num_requests, failure_rate):
-    with LLM(path, **OPTIONS) as llm:
+    with LLM(path, device="cpu", **OPTIONS) as llm:  # where no CUDA graph stands in for the fake model
         model, rng = FakeModel(), random.Random(2)
 
         def run_model(*args):

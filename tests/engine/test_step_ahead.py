@@ -1,7 +1,7 @@
 """Working one step ahead, as the engine does on a GPU, must not change any result.
 
-The switch is forced on the CPU: the tokens are there at once, but the engine looks at them one step late, so all of
-its bookkeeping of pending tokens is the same as on a GPU.
+The switch is forced on the CPU, too: the tokens are there at once, but the engine looks at them one step late, so all
+of its bookkeeping of pending tokens is the same as on a GPU.
 """
 
 import pytest
@@ -55,7 +55,7 @@ def test_one_step_ahead_gives_the_same_results(model_path, requests, block_size,
         "max_num_batched_tokens": budget,
         "max_num_seqs": max_num_seqs,
     }
-    with LLM(model_path, **options) as llm:
+    with LLM(model_path, disabled_optimizations=("step_ahead",), **options) as llm:
         expected = llm.generate(prompts, params, use_tqdm=False)
     with LLM(model_path, **options) as llm:
         llm.runs_ahead = True
@@ -71,7 +71,7 @@ def test_one_step_ahead_gives_the_same_results(model_path, requests, block_size,
 
 
 def test_an_abort_between_steps_leaves_no_pending_token(model_path):
-    with LLM(model_path, kvcache_block_size=4) as llm:
+    with LLM(model_path, kvcache_block_size=4, num_kvcache_blocks=128) as llm:
         llm.runs_ahead = True
         params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
         expected = llm.generate([[5, 6, 7], [8, 9]], params, use_tqdm=False)
@@ -89,7 +89,7 @@ def test_an_abort_between_steps_leaves_no_pending_token(model_path):
 
 
 def test_an_interrupted_step_recomputes_what_was_pending(model_path, monkeypatch):
-    with LLM(model_path, kvcache_block_size=4) as llm:
+    with LLM(model_path, kvcache_block_size=4, num_kvcache_blocks=128) as llm:
         llm.runs_ahead = True
         params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
         (expected,) = llm.generate([[5, 6, 7]], params, use_tqdm=False)

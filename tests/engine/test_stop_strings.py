@@ -198,6 +198,10 @@ def test_a_stream_gives_the_text_of_generate(llm, prompt, count):
     assert streamed["token_ids"] == output["token_ids"]
 
 
+# Where no CUDA graph stands in for the script.
+SCRIPTED = {"device": "cpu", "kvcache_block_size": 8, "num_kvcache_blocks": 64}
+
+
 def write_script(llm, monkeypatch, token_ids, prompt_length):
     """Let the model say `token_ids`, whatever it is asked after prompts of that length."""
 
@@ -224,7 +228,7 @@ def write_script(llm, monkeypatch, token_ids, prompt_length):
 def test_text_of_a_scripted_model(path, tokenizer, monkeypatch, text, stops, end, how):
     token_ids = tokenizer.encode(text, add_special_tokens=False)
     params = SamplingParams(temperature=0.0, max_tokens=len(token_ids), stop=stops)
-    with LLM(path, kvcache_block_size=8, num_kvcache_blocks=64, enable_prefix_caching=False) as llm:
+    with LLM(path, enable_prefix_caching=False, **SCRIPTED) as llm:
         write_script(llm, monkeypatch, token_ids, len(PROMPT))
         if how == "generate":
             output = llm.generate(PROMPT, params, use_tqdm=False)[0]
@@ -240,7 +244,7 @@ def test_text_of_a_scripted_model(path, tokenizer, monkeypatch, text, stops, end
 def test_a_stream_shows_text_while_it_comes(path, tokenizer, monkeypatch):
     text = "The quick brown fox jumps over the lazy dog."
     token_ids = tokenizer.encode(text, add_special_tokens=False)
-    with LLM(path, kvcache_block_size=8, num_kvcache_blocks=64) as llm:
+    with LLM(path, **SCRIPTED) as llm:
         write_script(llm, monkeypatch, token_ids, len(PROMPT))
         stream = llm.stream(PROMPT, SamplingParams(temperature=0.0, max_tokens=len(token_ids), stop=["dog"]))
         shown, seen = "", []
@@ -300,7 +304,7 @@ def test_every_end_of_sequence_id_stops(tmp_path, path, llm, where, index):
 
 def test_the_tokenizers_own_end_of_sequence_token_stops(llm, path, tokenizer, monkeypatch):
     assert tokenizer.eos_token_id == 0
-    with LLM(path, kvcache_block_size=8, num_kvcache_blocks=64) as other:
+    with LLM(path, **SCRIPTED) as other:
         write_script(other, monkeypatch, [70, 71, 0, 72, 73, 74], len(PROMPT))
         output = other.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=6), use_tqdm=False)[0]
     assert output["token_ids"] == [70, 71, 0] and output["finish_reason"] == "stop"
@@ -309,7 +313,7 @@ def test_the_tokenizers_own_end_of_sequence_token_stops(llm, path, tokenizer, mo
 
 @pytest.mark.parametrize("max_tokens, reason", [(3, "stop"), (2, "length"), (4, "stop")])
 def test_a_stop_at_the_limit_is_a_stop(path, tokenizer, monkeypatch, max_tokens, reason):
-    with LLM(path, kvcache_block_size=8, num_kvcache_blocks=64) as llm:
+    with LLM(path, **SCRIPTED) as llm:
         write_script(llm, monkeypatch, [70, 71, 0, 72, 73, 74], len(PROMPT))
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
         assert llm.generate(PROMPT, params, use_tqdm=False)[0]["finish_reason"] == reason

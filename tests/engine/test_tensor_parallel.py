@@ -24,7 +24,7 @@ from nanovllm.engine.worker import (
     make_store,
 )
 
-from .conftest import make_tiny_model
+from .conftest import device_of_ranks, make_tiny_model
 from .leaks import leaves_nothing_behind, private_temp_dir, wait_until
 from .misbehave import LittleMemory
 from .reference import Reference, assert_clean, drain
@@ -33,6 +33,7 @@ from .reference import Reference, assert_clean, drain
 MODEL = {"vocab_size": 323, "num_attention_heads": 4, "num_key_value_heads": 1, "attention_bias": True}
 # Prompts are cut, and the pool holds a few requests only.
 OPTIONS = {"kvcache_block_size": 4, "num_kvcache_blocks": 24, "max_num_batched_tokens": 16, "max_model_len": 90}
+OPTIONS |= {"device": device_of_ranks(2)}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
 STEM = [(7 * i) % 319 + 1 for i in range(40)]
 PROMPTS = [[5], STEM[:9], STEM, [*STEM[:20], 300, 322], [321, 322], STEM[:21]]
@@ -194,7 +195,8 @@ def test_interrupted_calls_do_not_mix_with_later_ones(two_ranks, reference):
 def test_two_engines_with_ranks_and_one_without(path, two_ranks, one_rank):
     """Side by side with different block sizes, each undisturbed by the end of another."""
     expected = tokens(one_rank, PROMPTS, GREEDY)
-    with LLM(path, tensor_parallel_size=2, max_model_len=90, kvcache_block_size=7, num_kvcache_blocks=60) as other:
+    options = {"max_model_len": 90, "kvcache_block_size": 7, "num_kvcache_blocks": 60, "device": OPTIONS["device"]}
+    with LLM(path, tensor_parallel_size=2, **options) as other:
         assert two_ranks.model_runner._store.port != other.model_runner._store.port
         assert tokens(other, PROMPTS, GREEDY) == tokens(two_ranks, PROMPTS, GREEDY) == expected
     assert tokens(two_ranks, PROMPTS, GREEDY) == expected
@@ -256,7 +258,8 @@ def test_sizes_of_ranks_heads_and_blocks(tmp_path, size, kv_heads, options):
     model = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": 331}
     path = make_tiny_model(tmp_path / "model", **model, tie_word_embeddings=size != 4)
     reference = Reference(path)
-    with leaves_nothing_behind(), LLM(path, tensor_parallel_size=size, max_model_len=90, **options) as llm:
+    options = options | {"tensor_parallel_size": size, "device": device_of_ranks(size), "max_model_len": 90}
+    with leaves_nothing_behind(), LLM(path, **options) as llm:
         for prompt, token_ids in zip(PROMPTS, tokens(llm, PROMPTS, GREEDY), strict=True):
             reference.assert_greedy(prompt, token_ids, note=f"{size} ranks, {kv_heads} KV heads, {options}")
 
@@ -266,7 +269,7 @@ def test_sizes_of_ranks_heads_and_blocks(tmp_path, size, kv_heads, options):
 @pytest.mark.parametrize("poor_rank", [0, 1])
 def test_the_rank_with_the_least_memory_sizes_the_pool(path, poor_rank):
     """The scheduler must not hand out a block that one of the ranks lacks."""
-    config = Config(path, tensor_parallel_size=2, max_model_len=90, kvcache_block_size=4)
+    config = Config(path, tensor_parallel_size=2, max_model_len=90, kvcache_block_size=4, device="cpu")
     block_bytes = 2 * config.hf_config.num_hidden_layers * 4 * config.hf_config.head_dim * 4  # one KV head, float32
     config.eos = LittleMemory(config.eos, poor_rank, 2 * 4 * block_bytes * 30)  # two ranks; a quarter of what is free
     with leaves_nothing_behind():
@@ -288,16 +291,17 @@ def test_the_rank_with_the_least_memory_sizes_the_pool(path, poor_rank):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_pool_of_several_ranks_is_sized_from_free_memory(path):
-    with leaves_nothing_behind(), LLM(path, tensor_parallel_size=2, max_model_len=90, kvcache_block_size=4) as llm:
+    options = {"tensor_parallel_size": 2, "max_model_len": 90, "kvcache_block_size": 4, "device": "cpu"}
+    with leaves_nothing_behind(), LLM(path, **options) as llm:
         assert llm.config.num_kvcache_blocks == len(llm.scheduler.block_manager.blocks) == 64 * 90 // 4
 
 
-SCRIPT = """
+SCRIPT = f"""
 import sys
 from nanovllm import LLM, SamplingParams
 
 def main():
-    with LLM(sys.argv[1], tensor_parallel_size=2, max_model_len=90) as llm:
+    with LLM(sys.argv[1], tensor_parallel_size=2, max_model_len=90, device={OPTIONS["device"]!r}) as llm:
         output = llm.generate([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=5), use_tqdm=False)
     print("tokens:", output[0]["token_ids"])
 """
@@ -339,7 +343,7 @@ def run_notebook(path, tmp_path):
     nbformat = pytest.importorskip("nbformat")
     cells = [
         "from nanovllm import LLM, SamplingParams",
-        f"llm = LLM({str(path)!r}, tensor_parallel_size=2, max_model_len=90)",
+        f"llm = LLM({str(path)!r}, tensor_parallel_size=2, max_model_len=90, device={OPTIONS['device']!r})",
         "params = SamplingParams(temperature=0.0, max_tokens=5)",
         "print('tokens:', llm.generate([1, 2, 3], params, use_tqdm=False)[0]['token_ids'])",
         "import psutil; print('ranks', *[child.pid for child in psutil.Process().children()])",
@@ -387,8 +391,8 @@ def test_a_scheduler_takes_the_ranks_config(path):
 @pytest.mark.parametrize("enforce_eager", [False, True])
 @pytest.mark.parametrize("backend", ["triton", "sdpa"])
 def test_two_gpus(path, reference, backend, enforce_eager):
-    options = OPTIONS | {"kvcache_block_size": 16, "dtype": "float32", "attention_backend": backend}
-    llm = LLM(path, device="cuda", tensor_parallel_size=2, enforce_eager=enforce_eager, **options)
+    options = OPTIONS | {"device": "cuda", "kvcache_block_size": 16, "dtype": "float32", "attention_backend": backend}
+    llm = LLM(path, tensor_parallel_size=2, enforce_eager=enforce_eager, **options)
     with leaves_nothing_behind(), llm:
         for prompt, token_ids in zip(PROMPTS, tokens(llm, PROMPTS, GREEDY), strict=True):
             reference.assert_greedy(prompt, token_ids)

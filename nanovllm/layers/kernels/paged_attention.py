@@ -1,14 +1,14 @@
 """Attention over the paged KV cache in Triton: one query a sequence (decode), or many (prefill).
 
 Both use the online softmax of FlashAttention (Dao et al., 2022): keys are read tile by tile, and a running
-maximum and sum make the result of the tiles so far exact. Decode splits long contexts into chunks of a fixed
-size that run in parallel, and merges them (Flash-Decoding, Dao et al., 2023); as the chunks depend on a sequence's
-own length only, its result does not depend on the rest of the batch.
+maximum and sum make the result of the tiles so far exact. Decode splits long contexts into chunks that run in
+parallel, and merges them (Flash-Decoding, Dao et al., 2023).
 
 Exponentials are taken to the base 2, which the hardware has; the scale of the scores carries the factor log2(e).
 """
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,10 +16,12 @@ import triton
 import triton.language as tl
 
 from ...utils.context import Context
+from .overlap import overlap_options, start_next_kernel, wait_for_previous_kernel
 
 # Tokens of a sequence that one decode program reads: the fewer sequences, the shorter, to occupy the whole GPU.
 # Pairs of (up to this many programs a chunk, chunk size), as measured on an H200.
-CHUNK_SIZES = ((64, 128), (512, 512), (2**31, 1024))
+CHUNK_SIZES = ((32, 128), (512, 512), (2**31, 1024))
+TILE_BYTES = 2**15  # of the keys that a decode program reads at a time
 LOG2_E = math.log2(math.e)
 
 
@@ -55,6 +57,7 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     output_ptr,
     partial_ptr,
     lse_ptr,
+    num_done_ptr,
     block_tables_ptr,
     context_lens_ptr,
     scale,
@@ -68,12 +71,17 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
     DOT_DTYPE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """One chunk of one sequence for one KV head, i.e. for the GROUP query heads that share it.
 
     The group is padded to ROWS rows, the smallest that a matrix unit takes; reading the keys dominates anyway.
+    The program that is the last of its sequence and head to be done merges the chunks.
     """
-    seq, kv_head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    start_next_kernel(OVERLAP)
+    wait_for_previous_kernel(OVERLAP)
+    # The heads of a token lie side by side in memory, so they are read at the same time.
+    kv_head, seq, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context_len = tl.load(context_lens_ptr + seq)
     start = chunk * CHUNK
     if start >= context_len:
@@ -100,42 +108,37 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
         maximum, total, output = online_softmax_step(scores, v, maximum, total, output, DOT_DTYPE)
     output = output / total[:, None]
     num_heads = NUM_KV_HEADS * GROUP
-    if context_len <= CHUNK:
-        out_offsets = (seq.to(tl.int64) * num_heads + head[:, None]) * HEAD_DIM + features[None, :]
-        tl.store(output_ptr + out_offsets, output, mask=is_head[:, None])
-    else:
-        row = (seq.to(tl.int64) * tl.num_programs(2) + chunk) * num_heads + head
+    if context_len > CHUNK:
+        first = seq.to(tl.int64) * tl.num_programs(2) * num_heads + head
+        row = first + chunk * num_heads
         tl.store(partial_ptr + row[:, None] * HEAD_DIM + features[None, :], output, mask=is_head[:, None])
         tl.store(lse_ptr + row, maximum + tl.log2(total), mask=is_head)
-
-
-@triton.jit
-def merge_chunks_kernel(  # type: ignore[no-untyped-def]
-    partial_ptr,
-    lse_ptr,
-    output_ptr,
-    context_lens_ptr,
-    num_chunks,
-    HEAD_DIM: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """Average the chunks' outputs of one query head, weighted by each chunk's sum of exponentials."""
-    seq, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    context_len = tl.load(context_lens_ptr + seq)
-    if context_len <= CHUNK:  # the decode kernel has written the output itself
-        return
-    features = tl.arange(0, HEAD_DIM)
-    maximum, total = float("-inf"), 0.0
-    output = tl.zeros([HEAD_DIM], tl.float32)
-    for chunk in range(0, tl.cdiv(context_len, CHUNK)):
-        row = (seq.to(tl.int64) * num_chunks + chunk) * num_heads + head
-        lse = tl.load(lse_ptr + row)
-        new_maximum = tl.maximum(maximum, lse)
-        decay, weight = tl.exp2(maximum - new_maximum), tl.exp2(lse - new_maximum)
-        total = total * decay + weight
-        output = output * decay + weight * tl.load(partial_ptr + row * HEAD_DIM + features)
-        maximum = new_maximum
-    tl.store(output_ptr + (seq.to(tl.int64) * num_heads + head) * HEAD_DIM + features, output / total)
+        tl.debug_barrier()  # the stores of all threads come before the count of one
+        num_chunks = tl.cdiv(context_len, CHUNK)
+        counter = num_done_ptr + seq * NUM_KV_HEADS + kv_head
+        if tl.atomic_add(counter, 1) < num_chunks - 1:
+            return
+        tl.store(counter, 0)  # ready for the next launch
+        maximum = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        output = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+        for i in range(0, num_chunks):
+            row = first + i * num_heads
+            lse = tl.load(lse_ptr + row, mask=is_head, other=0.0, cache_modifier=".cg")
+            part = tl.load(
+                partial_ptr + row[:, None] * HEAD_DIM + features[None, :],
+                mask=is_head[:, None],
+                other=0.0,
+                cache_modifier=".cg",  # past the L1 cache, which does not see what other programs have written
+            )
+            new_maximum = tl.maximum(maximum, lse)
+            decay, weight = tl.exp2(maximum - new_maximum), tl.exp2(lse - new_maximum)
+            total = total * decay + weight
+            output = output * decay[:, None] + weight[:, None] * part
+            maximum = new_maximum
+        output = output / total[:, None]
+    out_offsets = (seq.to(tl.int64) * num_heads + head[:, None]) * HEAD_DIM + features[None, :]
+    tl.store(output_ptr + out_offsets, output, mask=is_head[:, None])
 
 
 @triton.jit
@@ -222,13 +225,14 @@ def paged_decode(
     partial = torch.empty(num_seqs, num_chunks, num_heads, head_dim, dtype=torch.float32, device=q.device)
     lse = torch.empty(num_seqs, num_chunks, num_heads, dtype=torch.float32, device=q.device)
     group = num_heads // num_kv_heads
-    paged_decode_kernel[(num_seqs, num_kv_heads, num_chunks)](
+    paged_decode_kernel[(num_kv_heads, num_seqs, num_chunks)](
         q,
         k_cache,
         v_cache,
         output,
         partial,
         lse,
+        chunk_counters(q.device, num_seqs * num_kv_heads),
         context.block_tables,
         context.context_lens,
         scale * LOG2_E,
@@ -239,17 +243,20 @@ def paged_decode(
         ROWS=max(16, triton.next_power_of_2(group)),
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,
-        TILE=64,
+        TILE=min(128, TILE_BYTES // (head_dim * k_cache.itemsize)),
         CHUNK=chunk_size,
         DOT_DTYPE=dot_dtype(q.dtype),
         num_warps=4,
-        num_stages=3,
+        num_stages=2,
+        **overlap_options(q.device),
     )
-    if num_chunks > 1:
-        merge_chunks_kernel[(num_seqs, num_heads)](
-            partial, lse, output, context.context_lens, num_chunks, HEAD_DIM=head_dim, CHUNK=chunk_size
-        )
     return output
+
+
+@cache
+def chunk_counters(device: torch.device, size: int) -> torch.Tensor:
+    """Zeros, [size] int32: how many chunks of a sequence and head are done; every launch leaves zeros behind."""
+    return torch.zeros(size, dtype=torch.int32, device=device)
 
 
 def paged_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: Context, scale: float) -> torch.Tensor:
@@ -294,7 +301,7 @@ def paged_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: Co
         DOT_DTYPE=dot_dtype(q.dtype),
         PAGED=paged,
         num_warps=4,
-        num_stages=2,
+        num_stages=3,
     )
     return output
 

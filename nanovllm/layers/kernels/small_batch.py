@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .overlap import overlap_options, start_next_kernel, wait_for_previous_kernel
+
 
 @triton.jit
 def small_linear_kernel(  # type: ignore[no-untyped-def]
@@ -25,52 +27,45 @@ def small_linear_kernel(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    ROW_BLOCK: tl.constexpr,
     HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     IS_GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """BLOCK_N outputs of all rows: norm(x + residual) @ weight.T, and SiLU(first half) * second half if gated."""
+    """BLOCK_N outputs of all rows: norm(x + residual) @ weight.T, and SiLU(first half) * second half if gated.
+
+    With OVERLAP the programs start while the kernel before still runs (programmatic dependent launch): they fetch
+    their weights, which depend on nothing, and only then wait for its results.
+    """
+    start_next_kernel(OVERLAP)
     rows, outputs = tl.arange(0, ROWS), tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    is_row, is_output = rows < num_rows, outputs < N
+    columns = tl.arange(0, BLOCK_K)
+    is_row, is_output, is_column = rows < num_rows, outputs < N, columns < K
+    w_offsets = outputs.to(tl.int64)[:, None] * K + columns[None, :]
+    w_mask = is_output[:, None] & is_column[None, :]
+    w = tl.load(weight_ptr + w_offsets, mask=w_mask, other=0.0)
+    w_up = w
+    if IS_GATED:
+        w_up = tl.load(weight_ptr + N * K + w_offsets, mask=w_mask, other=0.0)
+    wait_for_previous_kernel(OVERLAP)
     dtype = x_ptr.dtype.element_ty
-    scale = tl.full([ROWS], 1.0, tl.float32)
+    offsets, mask = rows[:, None] * K + columns[None, :], is_row[:, None] & is_column[None, :]
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        x += tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        if tl.program_id(0) == 0:
+            tl.store(sum_ptr + offsets, x.to(dtype), mask=mask)
+        x = x.to(dtype).to(tl.float32)
     if HAS_NORM:
-        features = tl.arange(0, ROW_BLOCK)
-        row_mask = is_row[:, None] & (features < K)[None, :]
-        row_offsets = rows[:, None] * K + features[None, :]
-        row = tl.load(x_ptr + row_offsets, mask=row_mask, other=0.0).to(tl.float32)
-        if HAS_RESIDUAL:
-            row += tl.load(residual_ptr + row_offsets, mask=row_mask, other=0.0).to(tl.float32)
-            row = row.to(dtype)
-            if tl.program_id(0) == 0:
-                tl.store(sum_ptr + row_offsets, row, mask=row_mask)
-            row = row.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(row * row, axis=1) / K + eps)
-    total = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    total_up = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    for start in range(0, K, BLOCK_K):
-        columns = start + tl.arange(0, BLOCK_K)
-        is_column = columns < K
-        mask = is_row[:, None] & is_column[None, :]
-        offsets = rows[:, None] * K + columns[None, :]
-        x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-        if HAS_RESIDUAL:
-            x = (x + tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
-        if HAS_NORM:
-            norm_weight = tl.load(norm_weight_ptr + columns, mask=is_column, other=0.0).to(tl.float32)
-            x = (x * scale[:, None] * norm_weight[None, :]).to(dtype).to(tl.float32)
-        w_offsets = outputs.to(tl.int64)[:, None] * K + columns[None, :]
-        w_mask = is_output[:, None] & is_column[None, :]
-        w = tl.load(weight_ptr + w_offsets, mask=w_mask, other=0.0).to(tl.float32)
-        total += tl.sum(x[:, None, :] * w[None, :, :], axis=2)
-        if IS_GATED:
-            w = tl.load(weight_ptr + N * K + w_offsets, mask=w_mask, other=0.0).to(tl.float32)
-            total_up += tl.sum(x[:, None, :] * w[None, :, :], axis=2)
+        scale = tl.rsqrt(tl.sum(x * x, axis=1) / K + eps)
+        norm_weight = tl.load(norm_weight_ptr + columns, mask=is_column, other=0.0).to(tl.float32)
+        x = (x * scale[:, None] * norm_weight[None, :]).to(dtype).to(tl.float32)
+    total = tl.sum(x[:, None, :] * w.to(tl.float32)[None, :, :], axis=2)
     if HAS_BIAS:
         total += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
     if IS_GATED:
+        total_up = tl.sum(x[:, None, :] * w_up.to(tl.float32)[None, :, :], axis=2)
         gate, up = total.to(dtype).to(tl.float32), total_up.to(dtype).to(tl.float32)
         total = gate * tl.sigmoid(gate) * up
     tl.store(output_ptr + rows[:, None] * N + outputs[None, :], total, mask=is_row[:, None] & is_output[None, :])
@@ -115,12 +110,12 @@ def small_linear(
         K=size,
         ROWS=triton.next_power_of_2(num_rows),
         BLOCK_N=block_n,
-        BLOCK_K=min(512, triton.next_power_of_2(size)),
-        ROW_BLOCK=triton.next_power_of_2(size),
+        BLOCK_K=triton.next_power_of_2(size),
         HAS_NORM=norm is not None,
         HAS_RESIDUAL=residual is not None,
         IS_GATED=is_gated,
         HAS_BIAS=bias is not None,
-        num_warps=4,
+        num_warps=8,
+        **overlap_options(x.device),
     )
     return output, total

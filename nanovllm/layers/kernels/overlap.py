@@ -1,0 +1,37 @@
+"""Kernels that start while the one before them still runs: programmatic dependent launch, on Hopper and later.
+
+Launching a kernel and filling the GPU with its programs takes a few microseconds, as long as a small kernel runs. A
+kernel launched this way is set up during the one before, and then waits for its results
+(CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization").
+"""
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@lru_cache
+def overlap_options(device: torch.device) -> dict[str, bool]:
+    """Arguments for the launch of a kernel that calls `wait_for_previous_kernel` on all its paths."""
+    can_overlap = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return {"OVERLAP": can_overlap, "launch_pdl": can_overlap}
+
+
+@triton.jit
+def start_next_kernel(OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let the kernel after this one be set up as soon as all programs of this one have come here."""
+    if OVERLAP:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous_kernel(OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return when the kernel before has ended and what it has written can be seen.
+
+    Every program of an overlapping kernel must come here: the kernel after it takes its end for the end of all before.
+    """
+    if OVERLAP:
+        gdc_wait()
