@@ -27,7 +27,7 @@ AUTO_BACKENDS = ("triton", "flash_attn", "sdpa")
 # The faster paths, all but the last for a GPU, by name; the plain path beside each computes the same.
 # These need triton.
 KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "folded_norm", "fused_sampler", "small_batch")
-OPTIMIZATIONS = ("cuda_graph", "step_ahead", *KERNELS, "packed_weights")
+OPTIMIZATIONS = ("cuda_graph", "step_ahead", "overlapped_launch", *KERNELS, "packed_weights")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
@@ -114,21 +114,19 @@ class Config:
 
     def is_enabled(self, optimization: str) -> bool:
         """Whether a faster path is taken: where it can be, unless it was turned off (or what it builds on was)."""
+        if optimization in self.disabled_optimizations:
+            return False
         if optimization == "packed_weights":
-            can_pack = self.device == "cpu" and self.dtype == torch.float32 and has_packed_linear()
-            return can_pack and optimization not in self.disabled_optimizations
-        builds_on = {"cuda_graph": not self.enforce_eager, "step_ahead": self.tensor_parallel_size == 1}
+            return self.device == "cpu" and self.dtype == torch.float32 and has_packed_linear()
+        if self.device != "cuda" or (optimization in KERNELS and importlib.util.find_spec("triton") is None):
+            return False
+        if optimization == "cuda_graph":  # the backend sdpa looks at lengths on the CPU
+            return not self.enforce_eager and self.attention_backend != "sdpa"
+        if optimization == "step_ahead":
+            return self.tensor_parallel_size == 1 and self.is_enabled("cuda_graph")
         if optimization == "folded_norm":  # float16 could not hold what is projected from a stream of large numbers
-            has_kernels = self.is_enabled("fused_qkv") and self.is_enabled("fused_activation")
-            builds_on[optimization] = has_kernels and self.dtype != torch.float16
-        if optimization == "step_ahead" and not self.is_enabled("cuda_graph"):
-            return False
-        if optimization == "cuda_graph" and self.attention_backend == "sdpa":  # looks at lengths on the CPU
-            return False
-        if optimization in KERNELS and importlib.util.find_spec("triton") is None:
-            return False
-        is_on = self.device == "cuda" and builds_on.get(optimization, True)
-        return is_on and optimization not in self.disabled_optimizations
+            return self.dtype != torch.float16 and self.is_enabled("fused_qkv") and self.is_enabled("fused_activation")
+        return True
 
     def _check_tensor_parallel_size(self) -> None:
         size = check_int("tensor_parallel_size", self.tensor_parallel_size, minimum=1)

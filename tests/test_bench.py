@@ -11,6 +11,7 @@ import torch
 import bench
 from nanovllm import LLM
 from nanovllm.viz import measure
+from nanovllm.viz.record import DATA
 
 TINY = ["--num-requests", "3", "--input-len", "20", "24", "--output-len", "3", "6", "--runs", "1"]
 
@@ -95,6 +96,22 @@ def test_a_measurement_is_saved_with_its_provenance(tmp_path):
     measure.save_measurement(found, tmp_path / "steps.json")
     assert json.loads((tmp_path / "steps.json").read_text()) == found
     assert found["torch"] == torch.__version__ and found["dtype"] == "float32" and found["gpu"] is None
+
+
+def test_the_recorded_measurement_says_where_it_comes_from():
+    recorded = json.loads((DATA / "steps_h200.json").read_text())
+    where = ("gpu", "driver", "torch", "triton", "commit", "date", "command", "model", "dtype", "context_len", "iters")
+    assert all(recorded[key] for key in where)
+    rows = recorded["rows"]
+    assert [row["bs"] for row in rows] == list(measure.BATCH_SIZES)
+    for row in rows:
+        assert row["graph_bs"] >= row["bs"] and row["kernels_per_step"] > 28
+        for kind in ("eager_ms", "graph_ms"):
+            low, median, high = row[kind]
+            assert 0 < low <= median <= high
+    # What the notebooks tell: graphs help, and small batches most.
+    speed_ups = [row["eager_ms"][1] / row["graph_ms"][1] for row in rows]
+    assert min(speed_ups) > 1 and speed_ups[0] > 3 * speed_ups[-1]
 
 
 def test_the_options_of_the_command_line_reach_the_engine(monkeypatch):

@@ -15,7 +15,7 @@ from ..layers.attention import Attention, get_attention_backend
 from ..layers.linear import LinearBase
 from ..layers.sampler import Sampler, SamplingMetadata, compute_logprobs
 from ..models import get_model_class
-from ..utils.context import get_context, reset_context, set_context
+from ..utils.context import get_context, reset_context, set_context, set_overlapped_launches
 from ..utils.loader import init_dummy_weights, load_model
 from ..utils.memory import available_memory, kv_block_bytes, num_blocks_that_fit
 from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
@@ -232,6 +232,7 @@ class ModelRunner:
         prepare = self.prepare_prefill if is_prefill else self.prepare_decode
         complete = [seq for seq in seqs if not seq.is_cut]
         self.stays_on_host = uses_graph = bool(self.graphs) and not is_prefill
+        set_overlapped_launches(self.config.is_enabled("overlapped_launch"))
         try:
             input_ids, positions = prepare(seqs)
             metadata = self.prepare_sample(complete)
@@ -400,6 +401,7 @@ class ModelRunner:
     def run_in_graph_buffers(self, batch_size: int) -> None:
         """The decode step on the first rows of the fixed buffers."""
         rows = {name: buffer[:batch_size] for name, buffer in self.graph_buffers.items()}
+        set_overlapped_launches(self.config.is_enabled("overlapped_launch"))
         set_context(
             is_prefill=False,
             slot_mapping=rows["slot_mapping"],

@@ -60,6 +60,7 @@ class _Current(threading.local):
     """One context a thread: engines in different threads do not see each other's."""
 
     context = Context()
+    overlaps_launches = False
 
 
 _current = _Current()
@@ -84,6 +85,16 @@ def set_context(
     _current.context = Context(
         is_prefill, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, slot_mapping, context_lens, block_tables
     )
+
+
+def set_overlapped_launches(is_on: bool) -> None:
+    """Whether kernels that this thread launches from now on may start before the one before them has ended."""
+    _current.overlaps_launches = is_on
+
+
+def overlaps_launches() -> bool:
+    """What `set_overlapped_launches` has set; off if nothing was set."""
+    return _current.overlaps_launches
 
 
 def reset_context() -> None:

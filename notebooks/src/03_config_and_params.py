@@ -503,7 +503,7 @@ plt.show()
 # not start.
 #
 # How does the engine know? On a GPU it does not estimate: it loads the weights, runs the largest prefill that its
-# options allow, and looks.
+# options allow, records two CUDA graphs for a try, and looks.
 #
 # {{source nanovllm/engine/model_runner.py:ModelRunner.measure_memory}}
 #

@@ -5,19 +5,26 @@ kernel launched this way is set up during the one before, and then waits for its
 (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization").
 """
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ...utils.context import overlaps_launches
 
-@lru_cache
+
 def overlap_options(device: torch.device) -> dict[str, bool]:
     """Arguments for the launch of a kernel that calls `wait_for_previous_kernel` on all its paths."""
-    can_overlap = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"OVERLAP": can_overlap, "launch_pdl": can_overlap}
+    overlaps = overlaps_launches() and can_overlap(device)
+    return {"OVERLAP": overlaps, "launch_pdl": overlaps}
+
+
+@cache
+def can_overlap(device: torch.device) -> bool:
+    """Whether a device can set up a kernel while another one runs: from Hopper on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 @triton.jit
