@@ -10,6 +10,8 @@ import triton.language as tl
 
 from .overlap import overlap_options, start_next_kernel, wait_for_previous_kernel
 
+MAX_WEIGHTS = 2**14  # that a program reads
+
 
 @triton.jit
 def small_linear_kernel(  # type: ignore[no-untyped-def]
@@ -95,7 +97,9 @@ def small_linear(
     num_outputs = weight.shape[0] // (2 if is_gated else 1)
     output = torch.empty(num_rows, num_outputs, dtype=x.dtype, device=x.device)
     total = torch.empty_like(x) if residual is not None else x
-    block_n = 8 if num_outputs > 1024 else 4
+    block_k = triton.next_power_of_2(size)
+    # As many outputs a program as its registers hold the weights of.
+    block_n = max(1, min(8 if num_outputs > 1024 else 4, MAX_WEIGHTS // block_k))
     small_linear_kernel[(triton.cdiv(num_outputs, block_n),)](
         x,
         x if residual is None else residual,
@@ -110,7 +114,7 @@ def small_linear(
         K=size,
         ROWS=triton.next_power_of_2(num_rows),
         BLOCK_N=block_n,
-        BLOCK_K=triton.next_power_of_2(size),
+        BLOCK_K=block_k,
         HAS_NORM=norm is not None,
         HAS_RESIDUAL=residual is not None,
         IS_GATED=is_gated,
