@@ -24,9 +24,8 @@ ATTENTION_BACKENDS = ("auto", "sdpa", "triton", "flash_attn")
 # What "auto" tries, in this order. On an H200 (bfloat16, 16 query and 8 KV heads of 128) the Triton kernels decode 256
 # sequences of 1100 tokens in 0.26 ms a layer and flash-attn 2.8.3 in 0.31 ms; in prefill both take the same time.
 AUTO_BACKENDS = ("triton", "flash_attn", "sdpa")
-# The faster paths, all but the last for a GPU, by name; the plain path beside each computes the same.
-# These need triton.
-KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "folded_norm", "fused_sampler", "small_batch")
+# The faster paths, by name; the plain path beside each computes the same. All but the last are for a GPU.
+KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "folded_norm", "fused_sampler", "small_batch")  # need triton
 OPTIMIZATIONS = ("cuda_graph", "step_ahead", "overlapped_launch", *KERNELS, "packed_weights")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
@@ -124,6 +123,8 @@ class Config:
             return not self.enforce_eager and self.attention_backend != "sdpa"
         if optimization == "step_ahead":
             return self.tensor_parallel_size == 1 and self.is_enabled("cuda_graph")
+        if optimization == "fused_qkv":  # its kernel holds a head in two halves, whose sizes are powers of two
+            return self.hf_config.head_dim & (self.hf_config.head_dim - 1) == 0
         if optimization == "folded_norm":  # float16 could not hold what is projected from a stream of large numbers
             return self.dtype != torch.float16 and self.is_enabled("fused_qkv") and self.is_enabled("fused_activation")
         return True

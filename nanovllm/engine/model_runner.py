@@ -51,7 +51,7 @@ class ModelRunner:
         self.sampler = Sampler()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.graph_buffers: dict[str, torch.Tensor] = {}
-        self.graph_memory = 0
+        self.activation_memory = self.graph_memory = 0
         self.num_graph_replays = 0
         self.num_filled_rows = 0  # of the graphs' buffers; the rest is padding
         self.stays_on_host = False  # whether `to_device` leaves the copying to `replay_cudagraph`
@@ -117,6 +117,8 @@ class ModelRunner:
         for seq in seqs:
             seq.num_scheduled_tokens = len(seq)
         self.run(seqs, is_prefill=True)
+        peak, now = torch.cuda.max_memory_allocated(self.device), torch.cuda.memory_allocated(self.device)
+        self.activation_memory = peak - now
         torch.cuda.empty_cache()
 
     def measure_memory(self) -> tuple[int, int, int]:
@@ -127,8 +129,7 @@ class ModelRunner:
         if self.config.device != "cuda":
             return available_memory() // self.group.size, 0, 0
         free, total = torch.cuda.mem_get_info(self.device)
-        activations = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
-        return total, total - free, activations + self.graph_memory
+        return total, total - free, self.activation_memory + self.graph_memory
 
     def choose_num_blocks(self) -> int:
         """Size of the pool: what was asked for if it fits; if that was left open, what the memory has room for.
@@ -188,7 +189,9 @@ class ModelRunner:
         for layer in self.attention_layers(self.model):
             layer.k_cache = layer.v_cache = self.kv_cache
         torch.cuda.empty_cache()
-        return free[0] - free[1] + (len(sizes) - 1) * max(free[1] - free[2], 0)
+        first, further = max(free[0] - free[1], 0), max(free[1] - free[2], 0)
+        # What other processes take meanwhile must not be counted many times.
+        return first + (len(sizes) - 1) * min(further, first // 4)
 
     def allocate_kv_cache(self) -> torch.Tensor:
         """Allocate the pool and hand every attention layer its part.
@@ -424,8 +427,11 @@ class ModelRunner:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens [num_seqs] and logits [num_seqs, vocab_size] from the smallest graph that is large enough.
 
-        The inputs come from the CPU and go straight into the graph's buffers. The outputs are buffers, too, which the
-        next replay overwrites.
+        The inputs go straight into the graph's buffers. The outputs are buffers, too, which the next replay overwrites.
+
+        Args:
+            input_ids, positions: [num_seqs] int64, in pinned memory, as are the tensors of `metadata` and the context.
+            seqs, previous: as for `launch`.
         """
         context, num_seqs, buffers = get_context(), len(input_ids), self.graph_buffers
         batch_size = min(size for size in self.graphs if size >= num_seqs)
@@ -460,9 +466,10 @@ class ModelRunner:
         return token_ids, logits
 
     def fill_graph_padding(self, start: int, end: int) -> None:
-        """Let the rows `start` to `end - 1` write to, and attend to, the block beyond the pool."""
+        """Let the rows `start` to `end - 1` hold token 0, and write to, and attend to, the block beyond the pool."""
         if start >= end:
             return
+        self.graph_buffers["input_ids"][start:end] = 0  # an interrupted step may have left a pending token
         self.graph_buffers["slot_mapping"][start:end] = self.config.num_kvcache_blocks * self.block_size
         self.graph_buffers["context_lens"][start:end] = 1
         self.graph_buffers["block_tables"][start:end] = self.config.num_kvcache_blocks

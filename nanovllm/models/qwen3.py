@@ -116,10 +116,13 @@ class Qwen3DecoderLayer(nn.Module):
         self.is_folded = False  # whether the norms' weights are part of the projections after them
 
     def fold_norms(self) -> None:
-        """Multiply the weights of both norms into the projections after them; this changes no result.
+        """Multiply the weights of both norms into the projections after them; but for rounding, this changes no result.
 
         What is left of a norm is one factor a token, which can be applied after the projection: `forward_folded`.
+        With a bias it could not, because the bias is added to what has been normalized already.
         """
+        if self.self_attn.qkv_proj.bias is not None:
+            return
         for norm, projection in (
             (self.input_layernorm, self.self_attn.qkv_proj),
             (self.post_attention_layernorm, self.mlp.gate_up_proj),
@@ -159,7 +162,9 @@ class Qwen3DecoderLayer(nn.Module):
         return mlp.down_proj(gated), residual
 
     def forward_folded(self, positions: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
-        """The same without a kernel for a norm: the projections read and write the residual stream as it is.
+        """The same without a kernel for a norm: the projections read the residual stream as it is, and add to it.
+
+        `stream` [num_tokens, hidden_size] is changed in place and returned.
 
         What is projected lacks its token's factor of the norm, which the kernels after the projections apply.
         """

@@ -88,7 +88,7 @@ def set_context(
 
 
 def set_overlapped_launches(is_on: bool) -> None:
-    """Whether kernels that this thread launches from now on may start before the one before them has ended."""
+    """Let the kernels of the step that this thread launches start before the one before them has ended, or not."""
     _current.overlaps_launches = is_on
 
 
@@ -98,5 +98,6 @@ def overlaps_launches() -> bool:
 
 
 def reset_context() -> None:
-    """Forget the step that has run."""
+    """Forget the step that has run, and whether its launches overlapped."""
     _current.context = Context()
+    _current.overlaps_launches = False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nanovllm import LLM
 from nanovllm import config as engine_config
-from nanovllm.config import Config
+from nanovllm.config import KERNELS, OPTIMIZATIONS, Config
 from nanovllm.engine.scheduler import Scheduler
 
 from .conftest import make_tiny_model
@@ -336,6 +336,76 @@ def test_end_of_sequence_ids(own_model, in_generation_config, in_config, expecte
     else:
         path.write_text(json.dumps({"eos_token_id": in_generation_config}))
     assert set(Config(own_model).eos) == expected
+
+
+# Faster paths.
+
+
+@pytest.fixture
+def config_of(model, monkeypatch):
+    """Makes a `Config` as another machine would have it; `has_triton` says whether triton is installed there."""
+    find_spec = engine_config.importlib.util.find_spec
+
+    def make(has_triton=True, **changes):
+        found = object() if has_triton else None
+        monkeypatch.setattr(
+            engine_config.importlib.util,
+            "find_spec",
+            lambda name, *args: found if name == "triton" else find_spec(name, *args),
+        )
+        monkeypatch.setattr(engine_config, "has_packed_linear", lambda: True)
+        config = Config(model, device="cpu")
+        for name, value in changes.items():
+            setattr(config, name, value)
+        return config
+
+    return make
+
+
+def enabled(config):
+    return {name for name in OPTIMIZATIONS if config.is_enabled(name)}
+
+
+@pytest.mark.parametrize(
+    "changes, off",
+    [
+        ({}, set()),
+        ({"dtype": torch.float32}, set()),
+        ({"dtype": torch.float16}, {"folded_norm"}),
+        ({"enforce_eager": True}, {"cuda_graph", "step_ahead"}),
+        ({"attention_backend": "sdpa"}, {"cuda_graph", "step_ahead"}),
+        ({"attention_backend": "flash_attn"}, set()),
+        ({"tensor_parallel_size": 2}, {"step_ahead"}),
+        ({"has_triton": False}, set(KERNELS)),
+        ({"disabled_optimizations": ("step_ahead",)}, {"step_ahead"}),
+        ({"disabled_optimizations": ("overlapped_launch",)}, {"overlapped_launch"}),
+        ({"disabled_optimizations": ("fused_norm",)}, {"fused_norm"}),
+        ({"disabled_optimizations": ("folded_norm",)}, {"folded_norm"}),
+        ({"disabled_optimizations": ("fused_sampler",)}, {"fused_sampler"}),
+        ({"disabled_optimizations": ("small_batch",)}, {"small_batch"}),
+        ({"disabled_optimizations": ("cuda_graph",)}, {"cuda_graph", "step_ahead"}),
+        ({"disabled_optimizations": ("fused_qkv",)}, {"fused_qkv", "folded_norm"}),
+        ({"disabled_optimizations": ("fused_activation",)}, {"fused_activation", "folded_norm"}),
+        ({"disabled_optimizations": OPTIMIZATIONS}, set(OPTIMIZATIONS)),
+    ],
+)
+def test_the_faster_paths_of_a_gpu(config_of, changes, off):
+    options = {"device": "cuda", "dtype": torch.bfloat16, "attention_backend": "triton"} | changes
+    assert enabled(config_of(**options)) == set(OPTIMIZATIONS) - off - {"packed_weights"}
+
+
+@pytest.mark.parametrize(
+    "changes, on",
+    [
+        ({"device": "cpu"}, {"packed_weights"}),
+        ({"device": "cpu", "has_triton": False}, {"packed_weights"}),
+        ({"device": "cpu", "dtype": torch.bfloat16}, set()),
+        ({"device": "cpu", "disabled_optimizations": ("packed_weights",)}, set()),
+        ({"device": "mps"}, set()),
+    ],
+)
+def test_the_faster_paths_without_a_gpu(config_of, changes, on):
+    assert enabled(config_of(**({"dtype": torch.float32} | changes))) == on
 
 
 # Sizes.

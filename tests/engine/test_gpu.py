@@ -147,6 +147,15 @@ def test_tokens_do_not_depend_on_how_they_are_computed(path, reference, backend,
         reference.assert_greedy(prompt, token_ids, note=f"{options}, arrivals {arrivals}")
 
 
+def test_tokens_of_a_model_with_biases_are_those_of_the_cpu(tmp_path):
+    # Norms cannot be folded into projections that have one.
+    need("triton")
+    path = make_tiny_model(tmp_path / "model", seed=8, attention_bias=True, **SHAPE)
+    prompts = prompts_of([1, 15, 100])
+    with make_llm(path, attention_backend="triton") as llm:
+        assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == cpu_tokens(path, prompts, GREEDY)
+
+
 # CUDA graphs.
 
 

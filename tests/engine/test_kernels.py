@@ -169,6 +169,96 @@ def test_an_engine_with_all_kernels_in_the_interpreter(tmp_path):
     run_interpreted(f"check_engine({str(tmp_path)!r})")
 
 
+# Inputs, outputs, rows: with many inputs, a program computes fewer outputs.
+LINEAR_CASES = [(300, 1030, 2), (48, 7, 1), (5000, 5, 2), (20_000, 3, 1)]
+
+
+def check_small_linear(device, dtype, cases=LINEAR_CASES):
+    """Compare the kernel for a few tokens with the plain modules, with everything that can be in the same launch."""
+    from nanovllm.layers.activation import SiluAndMul
+    from nanovllm.layers.kernels.small_batch import small_linear
+    from nanovllm.layers.layernorm import RMSNorm
+
+    tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 3e-2, "rtol": 3e-2}
+    for size, num_outputs, rows in cases:
+        generator = torch.Generator().manual_seed(size)
+
+        def randn(*shape, generator=generator):
+            return torch.randn(*shape, generator=generator).to(device, dtype)
+
+        x, residual = randn(rows, size), randn(rows, size)
+        norm = RMSNorm(size).to(device, dtype)
+        norm.weight.data = 1 + 0.3 * randn(size)
+        weight, bias = randn(2 * num_outputs, size) / size**0.5, randn(2 * num_outputs)
+        normed, total = norm(x, residual)
+        if device == "cuda":
+            torch.cuda.synchronize()  # an overlapping kernel reads its weights before the kernels before have ended
+        output, same = small_linear(x, weight, bias)
+        torch.testing.assert_close(output, torch.nn.functional.linear(x, weight, bias), **tolerance)
+        assert same is x
+        output, kept = small_linear(x, weight, None, norm, residual)
+        torch.testing.assert_close(output, torch.nn.functional.linear(normed, weight), **tolerance)
+        assert torch.equal(kept, total)
+        output, kept = small_linear(x, weight, None, norm, residual, is_gated=True)
+        expected = SiluAndMul()(torch.nn.functional.linear(normed, weight))
+        torch.testing.assert_close(output, expected, **tolerance)
+        assert torch.equal(kept, total)
+
+
+def check_folded_layers(device, dtype, tolerance):
+    """Decoder layers whose norms are folded into the projections, against plain ones, with and without biases."""
+    from transformers import Qwen3Config
+
+    from nanovllm.layers.rotary_embedding import get_rope
+    from nanovllm.models.qwen3 import Qwen3DecoderLayer
+    from nanovllm.utils.context import reset_context, set_context
+
+    shape = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    for bias in (False, True):
+        generator = torch.Generator().manual_seed(5)
+        config = Qwen3Config(**shape, intermediate_size=40, attention_bias=bias)
+        layer = Qwen3DecoderLayer(config, get_rope(16, 64, 10_000.0))
+        for name, parameter in layer.named_parameters():
+            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+            parameter.data = noise + 1 if "norm" in name else noise
+        layer = layer.to(device, dtype)
+        stream = 10 * torch.randn(7, 48, generator=generator).to(device, dtype)  # far from what a norm makes of it
+        lengths = torch.tensor([0, 3, 7], dtype=torch.int32, device=device)
+        slots, positions = torch.arange(7, device=device), torch.tensor([0, 1, 2, 0, 1, 2, 3], device=device)
+        caches, results = [], []
+        set_context(is_prefill=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths, slot_mapping=slots)
+        try:
+            for is_folded in (False, True):
+                attention = layer.self_attn
+                attention.attn.k_cache = torch.zeros(4, 2, 2, 16, dtype=dtype, device=device)
+                attention.attn.v_cache = torch.zeros_like(attention.attn.k_cache)
+                if is_folded:
+                    layer.fold_norms()
+                    attention.is_fused = True
+                with torch.inference_mode():
+                    output, residual = layer(positions, stream.clone(), None)
+                results.append(output if residual is None else output + residual)
+                caches.append((attention.attn.k_cache, attention.attn.v_cache))
+        finally:
+            reset_context()
+        assert layer.is_folded or bias, "what this compares"
+        torch.testing.assert_close(results[1], results[0], atol=tolerance, rtol=tolerance)
+        for plain, folded in zip(*caches, strict=True):
+            torch.testing.assert_close(folded, plain, atol=tolerance, rtol=tolerance)
+
+
+@needs_triton
+def test_small_products_and_folded_layers_in_the_interpreter():
+    run_interpreted(
+        "check_small_linear('cpu', torch.float32)\n"
+        "check_folded_layers('cpu', torch.float32, 1e-4)\n"
+        "from nanovllm.layers.kernels.overlap import overlap_options\n"
+        "from nanovllm.utils.context import set_overlapped_launches\n"
+        "set_overlapped_launches(True)\n"
+        "assert overlap_options(torch.device('cpu')) == {'OVERLAP': False, 'launch_pdl': False}"
+    )
+
+
 @needs_triton
 def test_the_comparison_notices_a_wrong_kernel():
     run_interpreted(
@@ -188,6 +278,23 @@ def test_kernels_on_a_gpu(dtype):
     check_store_kvcache("cuda", DTYPES[dtype], 3000, 8, 128, 256, "packed")
     check_bad_layouts("cuda")
     check_attention("cuda", DTYPES[dtype])
+
+
+@pytest.mark.gpu
+@needs_triton
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_with_and_without_overlapped_launches_on_a_gpu(dtype, overlaps):
+    from nanovllm.utils.context import set_overlapped_launches
+
+    set_overlapped_launches(overlaps)
+    try:
+        check_attention("cuda", DTYPES[dtype])
+        check_small_linear("cuda", DTYPES[dtype])
+        if dtype == "float32":
+            check_folded_layers("cuda", torch.float32, 1e-4)
+    finally:
+        set_overlapped_launches(False)
 
 
 @pytest.mark.gpu

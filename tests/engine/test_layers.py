@@ -23,7 +23,14 @@ from nanovllm.layers.linear import (
 )
 from nanovllm.layers.rotary_embedding import RotaryEmbedding, apply_rotary_emb, get_rope
 from nanovllm.models.qwen3 import Qwen3ForCausalLM
-from nanovllm.utils.context import Context, get_context, reset_context, set_context
+from nanovllm.utils.context import (
+    Context,
+    get_context,
+    overlaps_launches,
+    reset_context,
+    set_context,
+    set_overlapped_launches,
+)
 from nanovllm.utils.loader import load_model
 from nanovllm.utils.parallel_state import TensorParallelGroup, get_tensor_parallel_group, tensor_parallel_group
 
@@ -204,6 +211,30 @@ def test_row_parallel_linear_adds_the_bias_once(size, bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("size", RANKS)
+def test_row_parallel_linear_adds_to_a_stream_in_place(size, bias):
+    weight, b, x, stream = randn(5, 3 * size), randn(5, seed=1), randn(4, 3 * size, seed=2), randn(4, 5, seed=3)
+    total, added_up = torch.zeros(4, 5), []
+
+    class Group(LocalGroup):
+        def all_reduce(self, x):
+            added_up.append(self.rank)
+            return x
+
+    for rank, part in enumerate(x.chunk(size, dim=-1)):
+        with tensor_parallel_group(Group(rank, size)):
+            layer = RowParallelLinear(3 * size, 5, bias)
+        load(layer, "weight", weight)
+        if bias:
+            load(layer, "bias", b)
+        own_stream = stream.clone()
+        assert layer.add_to(own_stream, part) is own_stream
+        total += own_stream - stream
+    assert size == 1 or added_up == list(range(size))
+    torch.testing.assert_close(total, F.linear(x, weight, b if bias else None))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", RANKS)
 def test_merged_column_parallel_linear(size, bias):
     sizes = [2 * size, 5 * size, size]
     weights = [randn(n, 6, seed=n) for n in sizes]
@@ -296,6 +327,17 @@ def test_parallel_lm_head_pads_no_token_into_the_logits(size, vocab_size):
     finally:
         reset_context()
     torch.testing.assert_close(outputs[-1], F.linear(hidden_states, weight))
+    # And into a buffer of the caller, no row too many.
+    buffer = torch.full((11, vocab_size), torch.nan)
+    set_context(is_prefill=False)
+    try:
+        outputs = [head(hidden_states, buffer[:9]) for head in reversed(heads)]
+    finally:
+        reset_context()
+    assert all(output is None for output in outputs[:-1])
+    assert outputs[-1].data_ptr() == buffer.data_ptr() and outputs[-1].shape == (9, vocab_size)
+    torch.testing.assert_close(buffer[:9], F.linear(hidden_states, weight))
+    assert buffer[9:].isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -387,18 +429,46 @@ def test_the_model_split_over_ranks_is_the_model(tmp_path, size, kv_heads, heads
     torch.testing.assert_close(logits[0], Reference(path).logits(token_ids)[-1], atol=LOGITS_TOLERANCE, rtol=0)
 
 
-def test_contexts_of_threads_are_their_own():
+@pytest.mark.parametrize("bias", [False, True])
+def test_folded_norms_leave_the_result_as_it_is(tmp_path, bias):
+    path = make_tiny_model(tmp_path, attention_bias=bias)
+    model = Qwen3ForCausalLM(load_hf_config(path))
+    load_model(model, path)
+    token_ids = torch.arange(20, 32)
+    lengths = torch.tensor([0, 12], dtype=torch.int32)
+    set_context(is_prefill=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
+    try:
+        with torch.inference_mode():
+            expected = model(token_ids, torch.arange(12))
+            for _ in range(2):  # to fold what is folded is to do nothing
+                for layer in model.model.layers:
+                    layer.fold_norms()
+                torch.testing.assert_close(model(token_ids, torch.arange(12)), expected, atol=1e-4, rtol=1e-4)
+    finally:
+        reset_context()
+
+
+def test_what_threads_set_is_their_own():
     seen = []
 
     def other():
+        seen.append((get_context(), overlaps_launches()))
         set_context(is_prefill=True)
-        seen.append(True)
+        set_overlapped_launches(True)
+        seen.append((get_context().is_prefill, overlaps_launches()))
 
     reset_context()
+    set_overlapped_launches(False)
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert seen and get_context() == Context()
+    assert seen == [(Context(), False), (True, True)]
+    assert get_context() == Context() and overlaps_launches() is False
+    set_overlapped_launches(True)
+    try:
+        assert overlaps_launches() is True
+    finally:
+        set_overlapped_launches(False)
 
 
 def test_a_model_without_head_dim_in_its_config_uses_the_default_of_hugging_face(tmp_path):

@@ -4,11 +4,14 @@ The switch is forced on the CPU, too: the tokens are there at once, but the engi
 of its bookkeeping of pending tokens is the same as on a GPU.
 """
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanovllm import LLM, SamplingParams
+from nanovllm.engine.sequence import PENDING_TOKEN, Sequence
 
 from .conftest import make_tiny_model
 
@@ -104,3 +107,38 @@ def test_an_interrupted_step_recomputes_what_was_pending(model_path, monkeypatch
         while not llm.is_finished():
             finished += llm.step()[0]
         assert finished == [(seq_id, expected["token_ids"])]
+
+
+def test_an_interrupt_between_the_copies_leaves_no_pending_token_in_a_padding_row(tiny_model, monkeypatch):
+    """The next graph may read more rows than there are sequences, and a model has no embedding for -1."""
+    options = {"device": "cpu", "kvcache_block_size": 8, "num_kvcache_blocks": 16, "max_num_seqs": 8}
+    seqs = [Sequence([5, 6, 7], block_size=8, seq_id=i) for i in range(8)]
+    for i, seq in enumerate(seqs):
+        seq.block_table, seq.num_scheduled_tokens = [i], 1
+        seq.append_token(PENDING_TOKEN)
+    read = []
+    with LLM(tiny_model, **options) as llm:
+        runner = llm.model_runner
+        runner.graph_buffers = runner.allocate_graph_buffers()
+        runner.graphs = dict.fromkeys((4, 8), SimpleNamespace(replay=lambda: read.append(snapshot())))
+        runner.fill_graph_padding(0, 8)
+
+        def snapshot():
+            return {name: runner.graph_buffers[name].tolist() for name in ("input_ids", "slot_mapping", "context_lens")}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "fill_in_pending", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                runner.launch(seqs, False, previous=SimpleNamespace(seqs=seqs))
+        for seq in seqs:
+            seq.resolve_pending_token(9)
+        runner.launch(seqs[:5], False)
+        assert runner.num_filled_rows == 5
+        pad_slot = 16 * 8
+    assert read == [
+        {
+            "input_ids": [9] * 5 + [0] * 3,
+            "slot_mapping": [8 * i + 3 for i in range(5)] + [pad_slot] * 3,
+            "context_lens": [4] * 5 + [1] * 3,
+        }
+    ]

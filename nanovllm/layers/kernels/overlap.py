@@ -17,14 +17,15 @@ from ...utils.context import overlaps_launches
 
 def overlap_options(device: torch.device) -> dict[str, bool]:
     """Arguments for the launch of a kernel that calls `wait_for_previous_kernel` on all its paths."""
-    overlaps = overlaps_launches() and can_overlap(device)
+    overlaps = overlaps_launches() and can_overlap(device) and not triton.knobs.runtime.interpret
     return {"OVERLAP": overlaps, "launch_pdl": overlaps}
 
 
 @cache
 def can_overlap(device: torch.device) -> bool:
-    """Whether a device can set up a kernel while another one runs: from Hopper on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    """Whether a device can set up a kernel while another one runs: NVIDIA's from Hopper on."""
+    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
+    return is_nvidia and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 @triton.jit

@@ -255,7 +255,10 @@ def paged_decode(
 
 @cache
 def chunk_counters(device: torch.device, size: int) -> torch.Tensor:
-    """Zeros, [size] int32: how many chunks of a sequence and head are done; every launch leaves zeros behind."""
+    """Zeros, [size] int32: how many chunks of a sequence and head are done; every launch leaves zeros behind.
+
+    The engines of a process share them, which is safe because their kernels run one after the other, on one stream.
+    """
     return torch.zeros(size, dtype=torch.int32, device=device)
 
 
@@ -279,6 +282,7 @@ def paged_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: Co
     row_dim = k.ndim - 3  # a row of the cache is a slot in a block
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     rows = 64
+    is_wide = head_dim * q.itemsize > 256  # then the tiles have to be smaller to fit into the memory of any GPU
     paged_prefill_kernel[(triton.cdiv(context.max_seqlen_q, rows), len(context.cu_seqlens_q) - 1, num_heads)](
         q,
         k,
@@ -297,11 +301,11 @@ def paged_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, context: Co
         HEAD_DIM=head_dim,
         BLOCK_SIZE=k.shape[1] if paged else 1,
         ROWS=rows,
-        TILE=64,
+        TILE=32 if is_wide else 64,
         DOT_DTYPE=dot_dtype(q.dtype),
         PAGED=paged,
         num_warps=4,
-        num_stages=3,
+        num_stages=2 if is_wide else 3,
     )
     return output
 

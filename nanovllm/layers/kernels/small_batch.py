@@ -10,7 +10,7 @@ import triton.language as tl
 
 from .overlap import overlap_options, start_next_kernel, wait_for_previous_kernel
 
-MAX_WEIGHTS = 2**14  # that a program reads
+MAX_WEIGHTS = 2**14  # of one matrix, that a program holds in its registers
 
 
 @triton.jit
