@@ -43,13 +43,13 @@ class LinearBase(nn.Module):
     def pack_weight(self) -> None:
         """Keep a copy of the weight in the layout that oneDNN multiplies fastest on this CPU.
 
-        For a batch of a few tokens, plain products re-order the whole weight in every call.
+        Plain products of several tokens re-order the whole weight in every call; for one or two they do not.
         """
         self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, None)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """[..., input_size] @ weight.T, by the fastest path that is on."""
-        if self.packed_weight is not None:
+        if self.packed_weight is not None and x.numel() > SMALL_BATCH * x.shape[-1]:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed_weight, bias, "none", [], "")
         if self.is_fused and len(x) <= SMALL_BATCH:
             from .kernels.small_batch import small_linear
