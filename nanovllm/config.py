@@ -124,7 +124,7 @@ class Config:
         if optimization == "step_ahead":
             return self.tensor_parallel_size == 1 and self.is_enabled("cuda_graph")
         if optimization == "fused_qkv":  # its kernel holds a head in two halves, whose sizes are powers of two
-            return self.hf_config.head_dim & (self.hf_config.head_dim - 1) == 0
+            return is_power_of_two(self.hf_config.head_dim)
         if optimization == "folded_norm":  # float16 could not hold what is projected from a stream of large numbers
             return self.dtype != torch.float16 and self.is_enabled("fused_qkv") and self.is_enabled("fused_activation")
         return True
@@ -144,6 +144,11 @@ class Config:
             raise ValueError(
                 f"tensor_parallel_size={size} does not divide the intermediate size {self.hf_config.intermediate_size}"
             )
+
+
+def is_power_of_two(number: int) -> bool:
+    """Whether a positive number is 1, 2, 4, 8 and so on: the sizes that Triton's kernels can hold."""
+    return number & (number - 1) == 0
 
 
 def has_packed_linear() -> bool:
@@ -273,7 +278,7 @@ def _backend_problem(backend: str, config: Config) -> str | None:
         return f"the package {package} is not installed"
     # A model that is not supported may have no head_dim; that it is not is said elsewhere.
     head_dim, block_size = getattr(config.hf_config, "head_dim", None), config.kvcache_block_size
-    if backend == "triton" and head_dim is not None and (head_dim < 16 or head_dim & (head_dim - 1)):
+    if backend == "triton" and head_dim is not None and (head_dim < 16 or not is_power_of_two(head_dim)):
         return f"it takes a head_dim that is a power of two from 16, and the model's is {head_dim}"
     if backend == "flash_attn" and config.dtype == torch.float32:
         return "it computes in bfloat16 or float16, and dtype is float32"

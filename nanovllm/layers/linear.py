@@ -12,7 +12,8 @@ from torch import nn
 from ..utils.loader import default_weight_loader
 from ..utils.parallel_state import get_tensor_parallel_group
 
-SMALL_BATCH = 2  # tokens up to which the kernels for small batches are faster
+# Tokens up to which the kernels for small batches are faster on a GPU, and plain products on a CPU.
+SMALL_BATCH = 2
 
 
 def divide(numerator: int, denominator: int) -> int:
@@ -49,9 +50,10 @@ class LinearBase(nn.Module):
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """[..., input_size] @ weight.T, by the fastest path that is on."""
-        if self.packed_weight is not None and x.numel() > SMALL_BATCH * x.shape[-1]:
+        is_small = x.numel() <= SMALL_BATCH * x.shape[-1]
+        if self.packed_weight is not None and not is_small:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed_weight, bias, "none", [], "")
-        if self.is_fused and len(x) <= SMALL_BATCH:
+        if self.is_fused and is_small:
             from .kernels.small_batch import small_linear
 
             return small_linear(x, self.weight, bias)[0]
