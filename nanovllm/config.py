@@ -122,7 +122,7 @@ class Config:
         if optimization == "cuda_graph":  # the backend sdpa looks at lengths on the CPU
             return not self.enforce_eager and self.attention_backend != "sdpa"
         if optimization == "step_ahead":
-            return self.tensor_parallel_size == 1 and self.is_enabled("cuda_graph")
+            return self.is_enabled("cuda_graph")
         if optimization == "fused_qkv":  # its kernel holds a head in two halves, whose sizes are powers of two
             return is_power_of_two(self.hf_config.head_dim)
         if optimization == "folded_norm":  # float16 could not hold what is projected from a stream of large numbers

@@ -24,7 +24,7 @@ from .model_runner import ModelRunner, StepOutput
 from .outputs import BeamSearchOutput, Detokenizer, Request, RequestOutput
 from .scheduler import Scheduler
 from .sequence import Sequence
-from .worker import TensorParallelRunner
+from .worker import RankStep, TensorParallelRunner
 
 Prompt = str | SequenceOf[int]
 
@@ -57,7 +57,7 @@ class LLMEngine:
         self.requests: dict[int, Request] = {}  # the live ones, by seq_id, oldest first
         self.unreported: dict[int, Request] = {}  # finished, and `step` has not returned them yet
         self.runs_ahead = self.config.is_enabled("step_ahead")
-        self.in_flight: StepOutput | None = None  # the step whose tokens are not known yet
+        self.in_flight: StepOutput | RankStep | None = None  # the step whose tokens are not known yet
         self.seq_ids = count()
         self.is_closed = False
 
@@ -256,7 +256,6 @@ class LLMEngine:
                 self._run_ahead(seqs, is_prefill)
             elif seqs:
                 result = self.model_runner.run(seqs, is_prefill)
-                assert result is not None
                 self.scheduler.postprocess(seqs, result[0], is_prefill)
                 self._take_in(seqs, *result)
             self._collect_finished()
@@ -285,9 +284,8 @@ class LLMEngine:
         A sequence whose end shows only now has been launched once too often; that token is dropped.
         Compare vllm/v1/core/sched/async_scheduler.py.
         """
-        assert isinstance(self.model_runner, ModelRunner)
         previous = self.in_flight
-        self.in_flight = self.model_runner.launch(seqs, is_prefill, previous) if seqs else None
+        self.in_flight = self.model_runner.launch(seqs, is_prefill, previous) if seqs else None  # type: ignore[arg-type]
         if previous is not None:
             token_ids, logprobs = previous.wait()
             ended = [seq.is_finished for seq in previous.seqs]

@@ -30,6 +30,9 @@ CPU_POOL_SHARE = 0.25
 # may end an abandoned engine in the middle.
 ONE_AT_A_TIME = threading.RLock()
 
+# A token and the log-probabilities for each sequence of a step, None where there are none.
+StepResult = tuple[list[int | None], list[dict[int, float] | None]]
+
 
 class ModelRunner:
     """One rank's model, its KV cache, and its CUDA graphs.
@@ -208,29 +211,24 @@ class ModelRunner:
             layer.k_cache, layer.v_cache = kv_cache[0, i], kv_cache[1, i]
         return kv_cache
 
-    def run(
-        self, seqs: list[Sequence], is_prefill: bool
-    ) -> tuple[list[int | None], list[dict[int, float] | None]] | None:
+    def run(self, seqs: list[Sequence], is_prefill: bool) -> StepResult:
         """Compute one step.
 
         Returns:
-            a token and, where asked for, log-probabilities for each sequence; (None, None) for a prompt that was
-            cut. On ranks other than 0: None.
+            a token and, where asked for, log-probabilities (on rank 0) for each sequence; (None, None) for a prompt
+            that was cut.
         """
-        output = self.launch(seqs, is_prefill)
-        return None if output is None else output.wait()
+        return self.launch(seqs, is_prefill).wait()
 
     @torch.inference_mode()
-    def launch(
-        self, seqs: list[Sequence], is_prefill: bool, previous: "StepOutput | None" = None
-    ) -> "StepOutput | None":
+    def launch(self, seqs: list[Sequence], is_prefill: bool, previous: "StepOutput | None" = None) -> "StepOutput":
         """Start one step without waiting for a GPU to finish it.
 
         Args:
             previous: the step before, whose tokens may still be pending (`seq.has_pending_token`).
 
         Returns:
-            its output, to be waited for. On ranks other than 0: None.
+            its output, to be waited for. All ranks get the tokens, and only rank 0 log-probabilities.
         """
         prepare = self.prepare_prefill if is_prefill else self.prepare_decode
         complete = [seq for seq in seqs if not seq.is_cut]
@@ -245,17 +243,17 @@ class ModelRunner:
             else:
                 if previous is not None:
                     input_ids = self.fill_in_pending(input_ids, seqs, previous)
-                all_logits = self.run_model(input_ids, positions, is_prefill)
-                if all_logits is None:
-                    return None
-                logits = all_logits[: len(complete)]
-                token_ids = self.sampler(logits, metadata)
+                logits = self.run_model(input_ids, positions, is_prefill)
+                if logits is not None:
+                    logits = logits[: len(complete)]
+                token_ids = torch.empty(len(complete), dtype=torch.int64, device=self.device)
+                self.sample(logits, metadata, token_ids)
         finally:
             self.stays_on_host = False
             reset_context()
         num_logprobs = [seq.sampling_params.logprobs for seq in complete]
         logprobs = None
-        if any(num is not None for num in num_logprobs):
+        if logits is not None and any(num is not None for num in num_logprobs):
             logprobs = top_logprobs(logits, token_ids, max(num or 0 for num in num_logprobs))
         return StepOutput(seqs, token_ids, num_logprobs, logprobs)
 
@@ -362,6 +360,17 @@ class ModelRunner:
         """Logits [num_seqs, vocab_size] on rank 0, None elsewhere."""
         return self.model.compute_logits(self.model(input_ids, positions))  # type: ignore[operator]
 
+    def sample(self, logits: torch.Tensor | None, metadata: SamplingMetadata | None, token_ids: torch.Tensor) -> None:
+        """Sample on rank 0, which has the logits, and let all ranks know: the next step begins with these tokens.
+
+        Args:
+            logits: [num_seqs, vocab_size] on rank 0, None elsewhere.
+            token_ids: [num_seqs] int64, filled in.
+        """
+        if logits is not None:
+            token_ids.copy_(self.sampler(logits, metadata))
+        self.group.broadcast(token_ids)
+
     @torch.inference_mode()
     def capture_cudagraph(self, batch_sizes: list[int]) -> None:
         """Record the decode step, sampling included, once for every size, largest first.
@@ -387,7 +396,6 @@ class ModelRunner:
         """The fixed inputs and outputs of the graphs, for the largest batch."""
         size = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
         max_blocks = -(-self.config.max_model_len // self.block_size)
-        vocab_size = self.config.hf_config.vocab_size
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "input_ids": ((size,), torch.int64),
             "positions": ((size,), torch.int64),
@@ -396,9 +404,10 @@ class ModelRunner:
             "block_tables": ((size, max_blocks), torch.int32),
             "temperatures": ((size,), torch.float32),
             "seeds": ((size,), torch.int64),
-            "logits": ((size, vocab_size), self.config.dtype),
             "token_ids": ((size,), torch.int64),
         }
+        if self.group.rank == 0:
+            shapes["logits"] = ((size, self.config.hf_config.vocab_size), self.config.dtype)
         return {name: torch.zeros(shape, dtype=dtype, device=self.device) for name, (shape, dtype) in shapes.items()}
 
     def run_in_graph_buffers(self, batch_size: int) -> None:
@@ -412,10 +421,9 @@ class ModelRunner:
             block_tables=rows["block_tables"],
         )
         hidden_states = self.model(rows["input_ids"], rows["positions"])
-        if self.model.compute_logits(hidden_states, rows["logits"]) is None:  # type: ignore[operator]
-            return  # only rank 0 has logits
+        logits = self.model.compute_logits(hidden_states, rows.get("logits"))  # type: ignore[operator]
         metadata = SamplingMetadata(rows["temperatures"], rows["seeds"], rows["positions"] + 1)
-        rows["token_ids"].copy_(self.sampler(rows["logits"], metadata))
+        self.sample(logits, metadata, rows["token_ids"])
 
     def replay_cudagraph(
         self,
@@ -424,8 +432,8 @@ class ModelRunner:
         metadata: SamplingMetadata | None,
         seqs: list[Sequence],
         previous: "StepOutput | None",
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens [num_seqs] and logits [num_seqs, vocab_size] from the smallest graph that is large enough.
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Tokens [num_seqs] and rank 0's logits [num_seqs, vocab_size] from the smallest graph that is large enough.
 
         The inputs go straight into the graph's buffers. The outputs are buffers, too, which the next replay overwrites.
 
@@ -460,9 +468,10 @@ class ModelRunner:
         self.num_filled_rows = num_seqs
         self.graphs[batch_size].replay()
         self.num_graph_replays += 1
-        token_ids, logits = buffers["token_ids"][:num_seqs], buffers["logits"][:num_seqs]
+        token_ids = buffers["token_ids"][:num_seqs]
+        logits = buffers["logits"][:num_seqs] if self.group.rank == 0 else None
         if metadata is not None and metadata.has_filters:
-            token_ids.copy_(self.sampler(logits, metadata.to(self.device)))
+            self.sample(logits, metadata.to(self.device), token_ids)
         return token_ids, logits
 
     def fill_graph_padding(self, start: int, end: int) -> None:
@@ -538,7 +547,7 @@ class StepOutput:
         if self._event is not None:
             self._event.record()
 
-    def wait(self) -> tuple[list[int | None], list[dict[int, float] | None]]:
+    def wait(self) -> StepResult:
         """Wait for the step to end; a token and the log-probabilities for each sequence, None where there are none."""
         if self._event is not None:
             self._event.synchronize()

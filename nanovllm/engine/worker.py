@@ -6,6 +6,7 @@ messages of any size and break when a process dies; there is no shared memory to
 has the same shape (vllm/v1/executor/multiproc_executor.py).
 """
 
+import gc
 import math
 import multiprocessing
 import os
@@ -33,7 +34,7 @@ import torch.distributed as dist
 
 from ..config import Config
 from ..utils.parallel_state import TensorParallelGroup
-from .model_runner import ModelRunner
+from .model_runner import ModelRunner, StepOutput, StepResult
 from .sequence import Sequence
 
 LOOPBACK = "127.0.0.1"
@@ -45,17 +46,21 @@ IDLE_SHARE = 0.02  # of the time; background threads wake up now and then, even 
 class Timeouts:
     """When ranks are given up, in seconds. A dead process is noticed at once, and a stopped one after two looks.
 
-    There is no limit for a step: a long prefill may take minutes, and differs from a hang in that it computes.
+    On a CPU there is no limit for a step: a long prefill may take minutes, and differs from a hang in that it
+    computes. On GPUs no step takes that long, and a rank that waits for a GPU looks as busy as one that computes.
 
     Args:
         start: until all ranks have loaded their weights.
         idle: a step in which practically no processor time is used for this long will never end.
-        collective: a rank that has waited this long for another one inside a collective raises.
+        collective: a rank that has waited this long for another one inside a collective raises (in a CUDA graph:
+            does not).
+        gpu_step: until a step on GPUs has ended.
     """
 
     start: float = 1800.0
     idle: float = 10.0
     collective: float = 120.0
+    gpu_step: float = 300.0
 
 
 TIMEOUTS = Timeouts()
@@ -106,15 +111,24 @@ class TensorParallelRunner:
             self.exit()
             raise
 
-    def run(
-        self, seqs: list[Sequence], is_prefill: bool
-    ) -> tuple[list[int | None], list[dict[int, float] | None]] | None:
+    def run(self, seqs: list[Sequence], is_prefill: bool) -> StepResult:
         """Compute one step on all ranks; see `ModelRunner.run`.
 
         Raises:
             WorkerError: a rank raised, died or hung. All ranks are ended then.
         """
         return self.call("run", seqs, is_prefill)
+
+    def launch(self, seqs: list[Sequence], is_prefill: bool, previous: "RankStep | None" = None) -> "RankStep":
+        """Start one step on all ranks, and wait for the one before only; see `ModelRunner.launch`.
+
+        Raises:
+            WorkerError: as for `run`.
+        """
+        result = self.call("launch_ahead", seqs, is_prefill, previous is not None)
+        if previous is not None:
+            previous.result = result
+        return RankStep(self, seqs)
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of every rank's `ModelRunner`, and return what rank 0 returned.
@@ -148,6 +162,8 @@ class TensorParallelRunner:
             self._stop(f"rank {health.stopped_rank} has been stopped by a signal (SIGSTOP, SIGTSTP)")
         if self._is_started and health.idle_looks * CHECK_INTERVAL >= self.timeouts.idle:
             self._stop(f"rank(s) {health.idle_ranks} hang: no processor time used for {self.timeouts.idle:g} seconds")
+        if self._is_started and self.device == "cuda" and health.looks * CHECK_INTERVAL >= self.timeouts.gpu_step:
+            self._stop(f"rank(s) {sorted(self._exchange.pending)} did not end a step in {self.timeouts.gpu_step:g} s")
         if not self._is_started and health.looks * CHECK_INTERVAL >= self.timeouts.start:
             self._stop(f"rank(s) {sorted(self._exchange.pending)} did not start in {self.timeouts.start:g} seconds")
 
@@ -180,6 +196,44 @@ class TensorParallelRunner:
             self.failure = "it was closed"
         self._finalizer()
         self._store = None
+
+
+@dataclass
+class RankStep:
+    """A step that the ranks have launched. Its result comes with their answer to the launch of the next one.
+
+    Args:
+        seqs: the step's sequences.
+    """
+
+    runner: TensorParallelRunner
+    seqs: list[Sequence]
+    result: StepResult | None = None
+
+    def wait(self) -> StepResult:
+        """What the step has sampled; see `StepOutput.wait`. Raises `WorkerError` as `TensorParallelRunner.run` does."""
+        return self.result or self.runner.call("collect")
+
+
+class RankRunner(ModelRunner):
+    """The `ModelRunner` of a rank, which works one step ahead at another process's bidding."""
+
+    step_under_way: StepOutput | None = None
+
+    def launch_ahead(self, seqs: list[Sequence], is_prefill: bool, has_previous: bool) -> StepResult | None:
+        """Launch a step, and wait for the one before.
+
+        Args:
+            has_previous: whether the step before is still of interest; one that an interrupt has left behind is not.
+        """
+        previous = self.step_under_way if has_previous else None
+        self.step_under_way = self.launch(seqs, is_prefill, previous)
+        return None if previous is None else previous.wait()
+
+    def collect(self) -> StepResult:
+        """Wait for the step under way, after which nothing is launched for now."""
+        assert self.step_under_way is not None
+        return self.step_under_way.wait()
 
 
 MAIN_GUARD_HINT = (
@@ -343,7 +397,8 @@ def worker_main(
     threading.Thread(target=exit_with_parent, daemon=True).start()
     try:
         torch.set_num_threads(num_threads)
-        runner = ModelRunner(config, join_group(config, rank, store_port, timeouts))
+        runner = RankRunner(config, join_group(config, rank, store_port, timeouts))
+        gc.freeze()  # a full collection would go through all objects of torch, and let the other ranks wait
         connection.send((None, config.num_kvcache_blocks))
         while True:
             method, args = connection.recv()

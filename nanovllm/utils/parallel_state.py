@@ -33,6 +33,12 @@ class TensorParallelGroup:
             dist.all_reduce(x, group=self.process_group)
         return x
 
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        """Rank 0's `x`, in place, on every rank."""
+        if self.size > 1:
+            dist.broadcast(x, group=self.process_group, group_src=0)
+        return x
+
     def gather(self, x: torch.Tensor) -> torch.Tensor | None:
         """Concatenation of every rank's `x` along the last dimension, on rank 0; None elsewhere."""
         if self.size == 1:

@@ -48,16 +48,16 @@ def plant(what, rank, seconds, file):
         return
     from nanovllm.engine.model_runner import ModelRunner
 
-    run = ModelRunner.run
+    launch = ModelRunner.launch
 
-    def faulty_run(self, *args):
-        ModelRunner.run = run
+    def faulty_launch(self, *args):
+        ModelRunner.launch = launch
         if file is not None:
             Path(file).touch()
         act(what, seconds)
-        return run(self, *args)
+        return launch(self, *args)
 
-    ModelRunner.run = faulty_run
+    ModelRunner.launch = faulty_launch
 
 
 def act(what, seconds):

@@ -375,7 +375,7 @@ def enabled(config):
         ({"enforce_eager": True}, {"cuda_graph", "step_ahead"}),
         ({"attention_backend": "sdpa"}, {"cuda_graph", "step_ahead"}),
         ({"attention_backend": "flash_attn"}, set()),
-        ({"tensor_parallel_size": 2}, {"step_ahead"}),
+        ({"tensor_parallel_size": 2}, set()),
         ({"has_triton": False}, set(KERNELS)),
         ({"disabled_optimizations": ("step_ahead",)}, {"step_ahead"}),
         ({"disabled_optimizations": ("overlapped_launch",)}, {"overlapped_launch"}),

@@ -24,6 +24,7 @@ from nanovllm.engine.worker import (
     make_store,
 )
 
+from .ahead import AheadConfig
 from .conftest import device_of_ranks, make_tiny_model
 from .leaks import leaves_nothing_behind, private_temp_dir, wait_until
 from .misbehave import LittleMemory
@@ -383,6 +384,35 @@ def test_a_scheduler_takes_the_ranks_config(path):
             scheduler.add(Sequence(prompt, GREEDY, 4, i))
     steps = [[(s.seq_id, s.num_scheduled_tokens) for s in scheduler.schedule()[0]] for scheduler in (one, two)]
     assert steps[0] == steps[1]
+
+
+def test_one_step_ahead_with_ranks(path, one_rank, monkeypatch):
+    """The same tokens, whatever ends a request, and nothing of an interrupted step comes back."""
+    monkeypatch.setattr("nanovllm.engine.llm_engine.Config", AheadConfig)
+    full = tokens(one_rank, PROMPTS, GREEDY)
+    stops = [SamplingParams(temperature=0.0, max_tokens=16, stop_token_ids=[ids[i]]) for i, ids in enumerate(full)]
+    sampled = [SamplingParams(temperature=0.9, seed=i, top_p=0.9 if i % 2 else 1.0, max_tokens=9) for i in range(6)]
+    expected = [tokens(one_rank, PROMPTS, params) for params in (stops, sampled)]
+    logprobs = SamplingParams(temperature=0.0, max_tokens=5, logprobs=2)
+    with LLM(path, tensor_parallel_size=2, **OPTIONS | {"device": "cpu"}) as llm:
+        assert llm.runs_ahead and isinstance(llm.model_runner, TensorParallelRunner)
+        launch, calls = llm.model_runner.launch, []
+        llm.model_runner.launch = lambda *args: calls.append(args) or launch(*args)
+        assert tokens(llm, PROMPTS, GREEDY) == full
+        assert any(previous is not None for _, _, previous in calls)
+        assert [tokens(llm, PROMPTS, params) for params in (stops, sampled)] == expected
+        for ours, theirs in zip(*(x.generate(PROMPTS, logprobs, use_tqdm=False) for x in (llm, one_rank)), strict=True):
+            assert [list(row) for row in ours["logprobs"]] == [list(row) for row in theirs["logprobs"]]
+        for steps in range(1, 6):  # interrupted with a step under way
+            seq_id = llm.add_request(PROMPTS[1], GREEDY)
+            for _ in range(steps):
+                llm.step()
+            with monkeypatch.context() as patch:
+                patch.setattr(llm.scheduler, "schedule", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    llm.step()
+            assert drain(llm) == {seq_id: full[1]}
+        assert_clean(llm)
 
 
 @pytest.mark.gpu
