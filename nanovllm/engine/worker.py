@@ -425,6 +425,8 @@ def join_group(config: Config, rank: int, store_port: int, timeouts: Timeouts) -
     """Connect this process to the other ranks."""
     if config.device == "cuda":
         torch.cuda.set_device(rank)
+        # Before NCCL's watchdog ends a process, it gives reports on all ranks four times this long to be written.
+        os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "250")
     elif sys.platform != "win32":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     size = config.tensor_parallel_size

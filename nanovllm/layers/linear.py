@@ -167,9 +167,11 @@ class RowParallelLinear(LinearBase):
 
     def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Add the output for `x` to `stream` [num_tokens, output_size], in place; returns `stream`."""
-        if self.group.size > 1 or self.bias is not None:
+        if self.bias is not None:
             return stream.add_(self(x))
-        return stream.addmm_(x, self.weight.t())
+        # What the ranks add up is their parts of the output, and, once, the stream.
+        stream.addmm_(x, self.weight.t(), beta=1 if self.group.rank == 0 else 0)
+        return self.group.all_reduce(stream)
 
 
 def shard(tensor: torch.Tensor, dim: int, rank: int, size: int) -> torch.Tensor:

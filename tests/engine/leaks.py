@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import tempfile
 import threading
 import time
@@ -9,9 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import torch
+
+from nanovllm import config as engine_config
 
 # What Python's multiprocessing and torch call their pieces of shared memory; other programs have some, too.
 SHARED = ("psm_", "sem.", "torch_")
+IS_KEPT = re.compile("pytest|^torchinductor_")  # the folders of pytest and of torch's compiler
 
 
 def child_processes():
@@ -44,7 +49,7 @@ def snapshot():
         "port": {c.laddr.port for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN},
         "thread": {thread for thread in threading.enumerate() if thread.name.startswith("nanovllm")},
         "shared memory": {path.name for prefix in SHARED for path in Path("/dev/shm").glob(f"{prefix}*")},
-        "temp file": {path for path in Path(tempfile.gettempdir()).glob("*") if "pytest" not in path.name},
+        "temp file": {path for path in Path(tempfile.gettempdir()).glob("*") if not IS_KEPT.search(path.name)},
     }
     if os.path.isdir("/proc/self/fd"):
         held["file descriptor"] = {(fd, kind) for fd, kind in file_descriptors()}
@@ -74,6 +79,8 @@ def leaves_nothing_behind(seconds=5.0):
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()
+    if engine_config.resolve_device("auto") == "cuda":  # and so does CUDA
+        torch.ones(8, 8).pin_memory().cuda().mm(torch.ones(8, 8, device="cuda"))
     before, children = snapshot(), child_processes()
     try:
         yield

@@ -211,30 +211,6 @@ def test_row_parallel_linear_adds_the_bias_once(size, bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("size", RANKS)
-def test_row_parallel_linear_adds_to_a_stream_in_place(size, bias):
-    weight, b, x, stream = randn(5, 3 * size), randn(5, seed=1), randn(4, 3 * size, seed=2), randn(4, 5, seed=3)
-    total, added_up = torch.zeros(4, 5), []
-
-    class Group(LocalGroup):
-        def all_reduce(self, x):
-            added_up.append(self.rank)
-            return x
-
-    for rank, part in enumerate(x.chunk(size, dim=-1)):
-        with tensor_parallel_group(Group(rank, size)):
-            layer = RowParallelLinear(3 * size, 5, bias)
-        load(layer, "weight", weight)
-        if bias:
-            load(layer, "bias", b)
-        own_stream = stream.clone()
-        assert layer.add_to(own_stream, part) is own_stream
-        total += own_stream - stream
-    assert size == 1 or added_up == list(range(size))
-    torch.testing.assert_close(total, F.linear(x, weight, b if bias else None))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("size", RANKS)
 def test_merged_column_parallel_linear(size, bias):
     sizes = [2 * size, 5 * size, size]
     weights = [randn(n, 6, seed=n) for n in sizes]
@@ -373,40 +349,66 @@ class ThreadGroup(TensorParallelGroup):
         return parts
 
     def all_reduce(self, x):
-        return sum(self.exchange(x))
+        return x.copy_(sum(self.exchange(x)))
 
     def gather(self, x):
         parts = self.exchange(x)
         return torch.cat(parts, dim=-1) if self.rank == 0 else None
 
 
-def logits_of_ranks(path, size, token_ids):
+def run_on_ranks(size, work):
+    """What `work(rank)` returns on every rank, inside its `tensor_parallel_group`."""
     shared = {"parts": [None] * size, "barrier": threading.Barrier(size)}
     results, errors = [None] * size, []
 
     @torch.inference_mode()
-    def work(rank):
+    def run(rank):
         try:
             with tensor_parallel_group(ThreadGroup(rank, size, shared)):
-                model = Qwen3ForCausalLM(load_hf_config(path))
-            load_model(model, path)
-            lengths = torch.tensor([0, len(token_ids)], dtype=torch.int32)
-            set_context(is_prefill=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
-            hidden_states = model(torch.tensor(token_ids), torch.arange(len(token_ids)))
-            results[rank] = model.compute_logits(hidden_states)
+                results[rank] = work(rank)
         except BaseException as error:
             errors.append(error)
             shared["barrier"].abort()
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    assert all(result is None for result in results[1:])
-    return results[0]
+    return results
+
+
+def logits_of_ranks(path, size, token_ids):
+    def work(rank):
+        model = Qwen3ForCausalLM(load_hf_config(path))
+        load_model(model, path)
+        lengths = torch.tensor([0, len(token_ids)], dtype=torch.int32)
+        set_context(is_prefill=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
+        return model.compute_logits(model(torch.tensor(token_ids), torch.arange(len(token_ids))))
+
+    logits, *others = run_on_ranks(size, work)
+    assert others == [None] * (size - 1)
+    return logits
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", RANKS)
+def test_row_parallel_linear_adds_to_a_stream_in_place(size, bias):
+    weight, b, x, stream = randn(5, 3 * size), randn(5, seed=1), randn(4, 3 * size, seed=2), randn(4, 5, seed=3)
+
+    def work(rank):
+        layer = RowParallelLinear(3 * size, 5, bias)
+        load(layer, "weight", weight)
+        if bias:
+            load(layer, "bias", b)
+        own_stream = stream.clone()
+        assert layer.add_to(own_stream, x.chunk(size, dim=-1)[rank]) is own_stream
+        return own_stream
+
+    for result in run_on_ranks(size, work):
+        torch.testing.assert_close(result, stream + F.linear(x, weight, b if bias else None))
 
 
 @pytest.mark.parametrize(

@@ -418,11 +418,15 @@ def test_one_step_ahead_with_ranks(path, one_rank, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("enforce_eager", [False, True])
-@pytest.mark.parametrize("backend", ["triton", "sdpa"])
-def test_two_gpus(path, reference, backend, enforce_eager):
+@pytest.mark.parametrize(
+    "backend, enforce_eager, attention_bias",
+    [("triton", False, True), ("triton", False, False), ("triton", True, False), ("sdpa", True, True)],
+)
+def test_two_gpus(tmp_path, backend, enforce_eager, attention_bias):
+    """CUDA graphs with collectives inside, one step ahead; norms folded where there are no biases."""
+    path = make_tiny_model(tmp_path, seed=5, **MODEL | {"attention_bias": attention_bias})
+    reference = Reference(path)
     options = OPTIONS | {"device": "cuda", "kvcache_block_size": 16, "dtype": "float32", "attention_backend": backend}
-    llm = LLM(path, tensor_parallel_size=2, enforce_eager=enforce_eager, **options)
-    with leaves_nothing_behind(), llm:
+    with leaves_nothing_behind(), LLM(path, tensor_parallel_size=2, enforce_eager=enforce_eager, **options) as llm:
         for prompt, token_ids in zip(PROMPTS, tokens(llm, PROMPTS, GREEDY), strict=True):
             reference.assert_greedy(prompt, token_ids)

@@ -20,7 +20,7 @@ from .overlap import overlap_options, start_next_kernel, wait_for_previous_kerne
 
 # Tokens of a sequence that one decode program reads: the fewer sequences, the shorter, to occupy the whole GPU.
 # Pairs of (up to this many programs a chunk, chunk size), as measured on an H200.
-CHUNK_SIZES = ((32, 128), (512, 512), (2**31, 1024))
+CHUNK_SIZES = ((64, 128), (128, 256), (512, 512), (2**31, 1024))
 TILE_BYTES = 2**15  # of the keys that a decode program reads at a time
 LOG2_E = math.log2(math.e)
 
