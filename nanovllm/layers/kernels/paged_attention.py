@@ -50,6 +50,32 @@ def online_softmax_step(scores, values, maximum, total, output, DOT_DTYPE: tl.co
 
 
 @triton.jit
+def merge_chunks(  # type: ignore[no-untyped-def]
+    partial_ptr, lse_ptr, first, num_chunks, num_heads, is_head, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """[ROWS, HEAD_DIM], the attention to all chunks: their outputs, weighted by their sums of exponentials.
+
+    first [ROWS]: where the heads' outputs for the first chunk are; those for the next one are num_heads further.
+    """
+    features = tl.arange(0, HEAD_DIM)
+    maximum = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    output = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+    for i in range(0, num_chunks):
+        row = first + i * num_heads
+        offsets = row[:, None] * HEAD_DIM + features[None, :]
+        # Past the L1 cache, which does not see what other programs have written.
+        lse = tl.load(lse_ptr + row, mask=is_head, other=0.0, cache_modifier=".cg")
+        part = tl.load(partial_ptr + offsets, mask=is_head[:, None], other=0.0, cache_modifier=".cg")
+        new_maximum = tl.maximum(maximum, lse)
+        decay, weight = tl.exp2(maximum - new_maximum), tl.exp2(lse - new_maximum)
+        total = total * decay + weight
+        output = output * decay[:, None] + weight[:, None] * part
+        maximum = new_maximum
+    return output / total[:, None]
+
+
+@triton.jit
 def paged_decode_kernel(  # type: ignore[no-untyped-def]
     q_ptr,
     k_cache_ptr,
@@ -119,24 +145,7 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
         if tl.atomic_add(counter, 1) < num_chunks - 1:
             return
         tl.store(counter, 0)  # ready for the next launch
-        maximum = tl.full([ROWS], float("-inf"), tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        output = tl.zeros([ROWS, HEAD_DIM], tl.float32)
-        for i in range(0, num_chunks):
-            row = first + i * num_heads
-            lse = tl.load(lse_ptr + row, mask=is_head, other=0.0, cache_modifier=".cg")
-            part = tl.load(
-                partial_ptr + row[:, None] * HEAD_DIM + features[None, :],
-                mask=is_head[:, None],
-                other=0.0,
-                cache_modifier=".cg",  # past the L1 cache, which does not see what other programs have written
-            )
-            new_maximum = tl.maximum(maximum, lse)
-            decay, weight = tl.exp2(maximum - new_maximum), tl.exp2(lse - new_maximum)
-            total = total * decay + weight
-            output = output * decay[:, None] + weight[:, None] * part
-            maximum = new_maximum
-        output = output / total[:, None]
+        output = merge_chunks(partial_ptr, lse_ptr, first, num_chunks, num_heads, is_head, ROWS, HEAD_DIM)
     out_offsets = (seq.to(tl.int64) * num_heads + head[:, None]) * HEAD_DIM + features[None, :]
     tl.store(output_ptr + out_offsets, output, mask=is_head[:, None])
 
