@@ -27,6 +27,9 @@ AUTO_BACKENDS = ("triton", "flash_attn", "sdpa")
 # The faster paths, by name; the plain path beside each computes the same. All but the last are for a GPU.
 KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "folded_norm", "fused_sampler", "small_batch")  # need triton
 OPTIMIZATIONS = ("cuda_graph", "step_ahead", "overlapped_launch", *KERNELS, "packed_weights")
+# Of the model; `config.json` says them, and they are at least 1.
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SIZES += ("num_key_value_heads", "head_dim", "max_position_embeddings")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
@@ -165,10 +168,9 @@ def resolve_model(model: str) -> Path:
     """
     if not isinstance(model, str | Path):
         raise TypeError(f"model must be a directory, a hub id or a bundled name, got {model!r}")
-    if Path(model).is_dir():
-        return Path(model)
-    if (BUNDLED_MODELS / model).is_dir():
-        return BUNDLED_MODELS / model
+    for path in (Path(model), BUNDLED_MODELS / model):
+        if str(model) and os.path.isdir(path):  # unlike Path.is_dir, it raises nothing, whatever the name
+            return path
     from huggingface_hub import snapshot_download
 
     try:
@@ -197,7 +199,10 @@ def load_hf_config(model_path: Path) -> Any:
         raise ValueError(f"{model_path} has no config.json, so it is not a Hugging Face model directory")
     try:
         hf_config = AutoConfig.from_pretrained(model_path)
-    except (ValueError, KeyError) as error:
+        for name in SIZES:
+            if hasattr(hf_config, name):
+                check_int(name, getattr(hf_config, name), minimum=1)
+    except Exception as error:  # each version of transformers has exceptions of its own
         raise ValueError(f"{model_path}/config.json cannot be read: {error}") from error
     rope = raw.get("rope_parameters") or {}
     scaling = raw.get("rope_scaling") or rope
@@ -212,7 +217,7 @@ def load_hf_config(model_path: Path) -> Any:
             f"{model_path}/config.json (architectures={raw.get('architectures')}) has neither rope_theta nor "
             "rope_parameters.rope_theta"
         )
-    hf_config.rope_theta = float(theta)
+    hf_config.rope_theta = check_float(f"rope_theta in {model_path}/config.json", theta)
     return hf_config
 
 

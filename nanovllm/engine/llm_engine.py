@@ -6,11 +6,14 @@ The public interface follows vLLM's `LLM` and `LLMEngine` (vllm/entrypoints/llm.
 import dataclasses
 import difflib
 import numbers
+import sys
 import time
+from collections import deque
 from collections.abc import Generator, Iterable
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -56,6 +59,8 @@ class LLMEngine:
         self.scheduler = Scheduler(self.config)
         self.requests: dict[int, Request] = {}  # the live ones, by seq_id, oldest first
         self.unreported: dict[int, Request] = {}  # finished, and `step` has not returned them yet
+        self.noted_aborts: deque[int] = deque()  # seq_ids, of requests aborted in the middle of a step
+        self.is_settled = True  # False: in the middle of a change, or interrupted there, so that `_rewind` must follow
         self.runs_ahead = self.config.is_enabled("step_ahead")
         self.in_flight: StepOutput | RankStep | None = None  # the step whose tokens are not known yet
         self.seq_ids = count()
@@ -93,8 +98,7 @@ class LLMEngine:
             with tqdm(total=len(requests), desc="Generating", disable=not use_tqdm, dynamic_ncols=True) as bar:
                 self._run_until_finished(requests, bar)
         except BaseException:  # Ctrl-C, too: what was asked for here must not go on in the next call
-            self.requests = {seq_id: self.requests[seq_id] for seq_id in self.requests if seq_id in others}
-            self._rewind()
+            self._drop_all_but(others)
             raise
         return [self._output(request) for request in requests]
 
@@ -230,23 +234,68 @@ class LLMEngine:
     def abort(self, seq_id: int) -> RequestOutput | None:
         """End a request now and free its blocks.
 
+        In the middle of a step (called by a signal handler, or by a stream that is collected as garbage), it is only
+        noted, and the request ends with the step.
+
         Returns:
-            what it had generated, with the finish reason "abort"; None if no such request is live.
+            what it had generated, with the finish reason "abort"; None if no such request is live, or it was noted.
         """
-        request = self.requests.pop(seq_id, None)
+        if not self.is_settled and self._is_changing():
+            self.noted_aborts.append(seq_id)
+            return None
+        self._settle()
+        output = self._abort(seq_id)
+        self._settle()
+        return output
+
+    def _abort(self, seq_id: int) -> RequestOutput | None:
+        request = self.requests.get(seq_id)
         if request is None:
             return None
-        if not request.seq.is_finished:
-            self.scheduler.finish(request.seq, "abort")
-            self.scheduler.take_finished()
+        try:
+            self.is_settled = False
+            del self.requests[seq_id]
+            if not request.seq.is_finished:
+                self.scheduler.finish(request.seq, "abort")
+                self.scheduler.take_finished()
+            self.is_settled = True
+        except BaseException:
+            self.requests.pop(seq_id, None)
+            self._rewind()
+            raise
         request.finish_text()
         return self._output(request)
+
+    def _settle(self) -> None:
+        """Make up for what a change that was interrupted has left undone, and end what was aborted meanwhile."""
+        if not self.is_settled:
+            self._rewind()
+        while self.noted_aborts:
+            self._abort(self.noted_aborts[0])
+            self.noted_aborts.popleft()
+
+    def _is_changing(self) -> bool:
+        """Whether a thread is in the middle of a change of what is live.
+
+        This is read off the stacks: an interrupt could strike right before a flag is lowered.
+        """
+        methods = (LLMEngine._step, LLMEngine._abort, LLMEngine._rewind, LLMEngine._drop_all_but)
+        changes = {method.__code__ for method in methods}
+        for frame in sys._current_frames().values():
+            caller: FrameType | None = frame
+            while caller is not None:
+                if caller.f_code in changes and caller.f_locals.get("self") is self:
+                    return True
+                caller = caller.f_back
+        return False
 
     def _step(self) -> int:
         """Schedule, compute, take in; returns the number of tokens as `step` does."""
         recorder = self.scheduler.recorder
         start = time.perf_counter()
+        self._settle()
         try:
+            self.is_settled = False
             if recorder and self.in_flight:  # a trace shows each step with its tokens
                 self._run_ahead([], is_prefill=False)
             seqs, is_prefill = self.scheduler.schedule()
@@ -259,6 +308,8 @@ class LLMEngine:
                 self.scheduler.postprocess(seqs, result[0], is_prefill)
                 self._take_in(seqs, *result)
             self._collect_finished()
+            self.is_settled = True
+            self._settle()
         except BaseException:
             self._rewind()
             raise
@@ -269,6 +320,7 @@ class LLMEngine:
 
     def _rewind(self) -> None:
         """Undo what was interrupted anywhere, by an error or Ctrl-C: all but the tokens of live requests is rebuilt."""
+        self.is_settled = False
         self.in_flight = None
         for request in list(self.requests.values()):
             if request.is_done:
@@ -277,6 +329,13 @@ class LLMEngine:
                 request.rewind()
         self.scheduler.take_finished()
         self.scheduler.reset([request.seq for request in self.requests.values()])
+        self.is_settled = True
+
+    def _drop_all_but(self, seq_ids: set[int]) -> None:
+        """Forget all other live requests, and what has been computed of them."""
+        self.is_settled = False
+        self.requests = {seq_id: request for seq_id, request in self.requests.items() if seq_id in seq_ids}
+        self._rewind()
 
     def _run_ahead(self, seqs: list[Sequence], is_prefill: bool) -> None:
         """Launch this step, and only then look at what the one before has sampled: the GPU never waits for the CPU.
@@ -436,6 +495,8 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self.is_closed:
             raise RuntimeError("this engine has been closed by exit(); make a new LLM")
+        if not self.is_settled and self._is_changing():
+            raise RuntimeError("this engine is in the middle of a step, in this thread or another; call it after that")
 
     def __enter__(self) -> "LLMEngine":
         return self

@@ -39,6 +39,9 @@ class InterruptAtLine:
         is_counted = folder == ENGINE and (self.files is None or file in self.files)
         return self.line_tracer() if is_counted else None
 
+    def strike(self):
+        raise self.error(self.where)
+
     def line_tracer(self):
         """A tracer for one frame."""
         line_before = None
@@ -49,8 +52,20 @@ class InterruptAtLine:
                 self.lines += 1
                 if self.lines == self.n:
                     self.where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                    raise self.error(self.where)
+                    self.strike()
             line_before = frame.f_lineno
             return trace_line
 
         return trace_line
+
+
+class CallAtLine(InterruptAtLine):
+    """Calls a function when the n-th line is about to run, as a garbage collection or a signal handler would."""
+
+    def __init__(self, n, function):
+        super().__init__(n)
+        self.function = function
+
+    def strike(self):
+        sys.settrace(None)
+        self.function()

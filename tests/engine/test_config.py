@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nanovllm import LLM
 from nanovllm import config as engine_config
-from nanovllm.config import KERNELS, OPTIMIZATIONS, Config
+from nanovllm.config import KERNELS, OPTIMIZATIONS, SIZES, Config
 from nanovllm.engine.scheduler import Scheduler
 
 from .conftest import make_tiny_model
@@ -304,9 +304,25 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path, content):
         Config(tmp_path)
 
 
-def test_a_model_that_is_nowhere():
-    with pytest.raises(ValueError, match="no/such-model"):
-        Config("no/such-model")
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("value", [0, -1, 1.5, "32", True, {}])
+def test_a_size_of_the_model_that_is_none(own_model, name, value):
+    edit_json(own_model / "config.json", **{name: value})
+    with pytest.raises(ValueError, match=rf"(?s)config\.json.*{name}"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize("theta", ["abc", [1.0], math.nan, -1.0])
+def test_a_rope_theta_that_is_none(own_model, theta):
+    edit_json(own_model / "config.json", remove=("rope_parameters",), rope_theta=theta)
+    with pytest.raises((TypeError, ValueError), match="config.json"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize("model_name", ["no/such-model", "", " ", "x" * 5000, "a\0b", "~", "x/" * 3000])
+def test_a_model_that_is_nowhere(model_name):
+    with pytest.raises(ValueError, match="model=.* is not a directory"):
+        Config(model_name)
 
 
 @pytest.mark.parametrize("model_name", [None, 3, ["qwen3-tiny"]])

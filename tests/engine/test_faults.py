@@ -23,7 +23,7 @@ from nanovllm.engine.worker import Timeouts, WorkerError
 from nanovllm.utils import memory
 
 from .conftest import alone_on_the_gpu, device_of_ranks, make_tiny_model
-from .interrupts import InterruptAtLine
+from .interrupts import CallAtLine, InterruptAtLine
 from .leaks import child_processes, leaves_nothing_behind, left_behind, private_temp_dir, snapshot, wait_until
 from .misbehave import Fault
 from .reference import assert_clean, drain
@@ -115,6 +115,126 @@ def test_ctrl_c_at_every_line(path, call, expected, expected_text):
         for n in [*range(1, 120), *range(120, 600, 3)]:
             if not check_interrupt_at(llm, n, INTERRUPTIBLE[call], expected, expected_text):
                 break
+
+
+def test_ctrl_c_in_abort(path, expected):
+    with LLM(path, **OPTIONS) as llm:
+        n, interrupt = 0, None
+        while interrupt is None or interrupt.lines >= n:
+            n += 1
+            other, aborted = llm.add_request(PROMPTS[1], GREEDY), llm.add_request(PROMPTS[0], GREEDY)
+            llm.step()
+            llm.step()
+            interrupt = InterruptAtLine(n)
+            with contextlib.suppress(KeyboardInterrupt), interrupt:
+                llm.abort(aborted)
+            llm.abort(aborted)
+            assert drain(llm) == {other: expected[1]}, interrupt.where
+            assert_clean(llm)
+
+
+def test_ctrl_c_twice(path, expected, monkeypatch):
+    """The second one strikes before anything of the first one has been made good."""
+    with LLM(path, **OPTIONS) as llm:
+        for steps in range(8):
+            ids = [llm.add_request(prompt, GREEDY) for prompt in PROMPTS]
+            for _ in range(steps):
+                llm.step()
+            with monkeypatch.context() as patch:
+                patch.setattr(llm.scheduler.block_manager, "hash_blocks", lambda *args: (_ for _ in ()).throw(Planted))
+                patch.setattr(llm, "_rewind", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+                with contextlib.suppress(KeyboardInterrupt):
+                    llm.step()
+            assert drain(llm) == dict(zip(ids, expected, strict=True))
+            assert_clean(llm)
+
+
+def check_close_at(llm, n, call, expected, expected_text):
+    """Close an abandoned stream at the n-th line of `call`, beside a request and a stream that must not notice."""
+    other = llm.add_request(PROMPTS[1], WITH_LOGPROBS)
+    stream, abandoned = llm.stream(PROMPTS[1], GREEDY), llm.stream(PROMPTS[0], GREEDY)
+    text, _ = next(stream), next(abandoned)
+    with CallAtLine(n, abandoned.close) as close:
+        call(llm)
+    note = f"closed at line {n}, {close.where}"
+    assert tokens(llm) == expected, note
+    assert text + "".join(stream) == expected_text, note
+    assert drain(llm) in ({}, {other: expected[1]}), note
+    assert_clean(llm)
+    return close.lines >= n
+
+
+@pytest.mark.parametrize("call", INTERRUPTIBLE)
+def test_an_abandoned_stream_is_collected_at_a_random_line(path, call, expected, expected_text):
+    rng = random.Random(call)
+    with LLM(path, **OPTIONS) as llm:
+        for _ in range(30):
+            assert check_close_at(llm, rng.randrange(1, 400), INTERRUPTIBLE[call], expected, expected_text)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("call", INTERRUPTIBLE)
+def test_an_abandoned_stream_is_collected_at_every_line(path, call, expected, expected_text):
+    with LLM(path, **OPTIONS) as llm:
+        for n in [*range(1, 120), *range(120, 600, 3)]:
+            if not check_close_at(llm, n, INTERRUPTIBLE[call], expected, expected_text):
+                break
+
+
+def test_garbage_with_a_stream_is_collected_in_the_middle_of_a_step(path, expected, monkeypatch):
+    class Reader:
+        def __init__(self, llm):
+            self.itself, self.stream = self, llm.stream(PROMPTS[0], GREEDY)
+            next(self.stream)
+
+    with LLM(path, **OPTIONS) as llm:
+        may_append = llm.scheduler.block_manager.may_append
+        monkeypatch.setattr(llm.scheduler.block_manager, "may_append", lambda seq: [gc.collect(), may_append(seq)])
+        for _ in range(3):
+            Reader(llm)
+            assert tokens(llm) == expected
+            assert_clean(llm)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        tokens,
+        lambda llm: llm.step(),
+        lambda llm: llm.add_request(PROMPTS[0]),
+        lambda llm: list(llm.stream(PROMPTS[0])),
+    ],
+    ids=["generate", "step", "add_request", "stream"],
+)
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_a_call_in_the_middle_of_a_step(path, expected, monkeypatch, call, in_a_thread):
+    errors = []
+
+    def try_to_call():
+        try:
+            call(llm)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with LLM(path, **OPTIONS) as llm:
+        schedule = llm.scheduler.schedule
+
+        def scheduling():
+            if in_a_thread:
+                thread = threading.Thread(target=try_to_call)
+                thread.start()
+                thread.join()
+            else:
+                try_to_call()
+            return schedule()
+
+        monkeypatch.setattr(llm.scheduler, "schedule", scheduling)
+        assert tokens(llm) == expected
+        assert errors and all("in the middle of a step" in error for error in errors)
+        monkeypatch.undo()
+        assert_clean(llm)
+        assert tokens(llm) == expected
 
 
 def test_ctrl_c_as_a_signal(path, expected, request):
