@@ -28,8 +28,16 @@ AUTO_BACKENDS = ("triton", "flash_attn", "sdpa")
 KERNELS = ("fused_norm", "fused_qkv", "fused_activation", "folded_norm", "fused_sampler", "small_batch")  # need triton
 OPTIMIZATIONS = ("cuda_graph", "step_ahead", "overlapped_launch", *KERNELS, "packed_weights")
 # Of the model; `config.json` says them, and they are at least 1.
-SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-SIZES += ("num_key_value_heads", "head_dim", "max_position_embeddings")
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 

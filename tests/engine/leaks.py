@@ -12,8 +12,6 @@ from pathlib import Path
 import psutil
 import torch
 
-from nanovllm import config as engine_config
-
 # What Python's multiprocessing and torch call their pieces of shared memory; other programs have some, too.
 SHARED = ("psm_", "sem.", "torch_")
 IS_KEPT = re.compile("pytest|^torchinductor_")  # the folders of pytest and of torch's compiler
@@ -79,7 +77,7 @@ def leaves_nothing_behind(seconds=5.0):
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()
-    if engine_config.resolve_device("auto") == "cuda":  # and so does CUDA
+    if torch.cuda.is_available():  # and so does CUDA
         torch.ones(8, 8).pin_memory().cuda().mm(torch.ones(8, 8, device="cuda"))
     before, children = snapshot(), child_processes()
     try:
