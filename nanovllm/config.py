@@ -105,18 +105,20 @@ class Config:
 
     def _check_fields(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "kvcache_block_size"):
-            check_int(name, getattr(self, name), minimum=1)
-        check_int("num_kvcache_blocks", self.num_kvcache_blocks, minimum=-1)
+            setattr(self, name, check_int(name, getattr(self, name), minimum=1))
+        self.num_kvcache_blocks = check_int("num_kvcache_blocks", self.num_kvcache_blocks, minimum=-1)
         if self.num_kvcache_blocks == 0:
             raise ValueError("num_kvcache_blocks must be at least 1, or -1 to size the pool, got 0")
-        if check_float("gpu_memory_utilization", self.gpu_memory_utilization, maximum=1.0) == 0.0:
+        utilization = check_float("gpu_memory_utilization", self.gpu_memory_utilization, maximum=1.0)
+        self.gpu_memory_utilization = utilization
+        if utilization == 0.0:
             raise ValueError("gpu_memory_utilization must be in (0, 1], got 0")
         check_bool("enforce_eager", self.enforce_eager)
         check_bool("enable_prefix_caching", self.enable_prefix_caching)
         check_choice("device", self.device, DEVICES)
         check_choice("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         check_choice("load_format", self.load_format, ("auto", "dummy"))
-        check_int("seed", self.seed, minimum=0)
+        self.seed = check_int("seed", self.seed, minimum=0)
         if not isinstance(self.disabled_optimizations, list | tuple):
             raise TypeError(f"disabled_optimizations must be a list of names, got {self.disabled_optimizations!r}")
         for name in self.disabled_optimizations:
@@ -141,10 +143,12 @@ class Config:
         return True
 
     def _check_tensor_parallel_size(self) -> None:
-        size = check_int("tensor_parallel_size", self.tensor_parallel_size, minimum=1)
+        size = self.tensor_parallel_size = check_int("tensor_parallel_size", self.tensor_parallel_size, minimum=1)
         if size > 8:
             raise ValueError(f"tensor_parallel_size must be at most 8, got {size}")
         heads, kv_heads = self.hf_config.num_attention_heads, self.hf_config.num_key_value_heads
+        if heads % kv_heads:
+            raise ValueError(f"num_key_value_heads={kv_heads} does not divide num_attention_heads={heads}")
         if heads % size:
             raise ValueError(f"tensor_parallel_size={size} does not divide the {heads} attention heads")
         if kv_heads % size and size % kv_heads:
@@ -230,12 +234,18 @@ def load_hf_config(model_path: Path) -> Any:
 
 
 def load_eos_token_ids(model_path: Path, hf_config: Any) -> tuple[int, ...]:
-    """All ids that end a generation: those of generation_config.json, else the one of config.json."""
+    """All ids that end a generation: those of generation_config.json, else the one of config.json.
+
+    Raises:
+        TypeError, ValueError: they are no token ids.
+    """
     generation_config = _read_json(model_path / "generation_config.json")
     eos = generation_config.get("eos_token_id", hf_config.eos_token_id)
     if eos is None:
         return ()
-    return tuple(eos) if isinstance(eos, list) else (eos,)
+    return tuple(
+        check_int("eos_token_id", token_id, minimum=0) for token_id in (eos if isinstance(eos, list) else [eos])
+    )
 
 
 def resolve_device(device: str) -> str:
@@ -302,6 +312,9 @@ def _backend_problem(backend: str, config: Config) -> str | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content

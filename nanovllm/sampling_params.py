@@ -45,20 +45,22 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        check_float("temperature", self.temperature)
-        check_int("top_k", self.top_k, minimum=-1)
-        if check_float("top_p", self.top_p, maximum=1.0) == 0.0:
+        checked = {
+            "temperature": check_float("temperature", self.temperature),
+            "top_k": check_int("top_k", self.top_k, minimum=-1),
+            "top_p": check_float("top_p", self.top_p, maximum=1.0),
+            "min_p": check_float("min_p", self.min_p, maximum=1.0),
+            "max_tokens": check_int("max_tokens", self.max_tokens, minimum=1),
+            "ignore_eos": check_bool("ignore_eos", self.ignore_eos),
+            "seed": None if self.seed is None else check_int("seed", self.seed, minimum=0),
+            "logprobs": None if self.logprobs is None else check_int("logprobs", self.logprobs, minimum=0),
+            "stop": normalize_stop(self.stop),
+            "stop_token_ids": _normalize_stop_token_ids(self.stop_token_ids),
+        }
+        if checked["top_p"] == 0.0:
             raise ValueError("top_p must be in (0, 1], got 0; use temperature=0 for greedy decoding")
-        check_float("min_p", self.min_p, maximum=1.0)
-        check_int("max_tokens", self.max_tokens, minimum=1)
-        check_bool("ignore_eos", self.ignore_eos)
-        if self.seed is not None:
-            check_int("seed", self.seed, minimum=0)
-        if self.logprobs is not None:
-            check_int("logprobs", self.logprobs, minimum=0)
-        # The dataclass is frozen, so the normalized forms are set past its guard.
-        object.__setattr__(self, "stop", normalize_stop(self.stop))
-        object.__setattr__(self, "stop_token_ids", _normalize_stop_token_ids(self.stop_token_ids))
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @property
     def is_greedy(self) -> bool:
@@ -83,10 +85,14 @@ class BeamSearchParams:
     length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        check_int("beam_width", self.beam_width, minimum=1)
-        check_int("max_tokens", self.max_tokens, minimum=1)
-        check_bool("ignore_eos", self.ignore_eos)
-        check_float("length_penalty", self.length_penalty)
+        checked = {
+            "beam_width": check_int("beam_width", self.beam_width, minimum=1),
+            "max_tokens": check_int("max_tokens", self.max_tokens, minimum=1),
+            "ignore_eos": check_bool("ignore_eos", self.ignore_eos),
+            "length_penalty": check_float("length_penalty", self.length_penalty),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
 
 def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:

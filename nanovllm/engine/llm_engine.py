@@ -7,14 +7,14 @@ import dataclasses
 import difflib
 import numbers
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm.auto import tqdm
 
@@ -30,6 +30,10 @@ from .sequence import Sequence
 from .worker import RankStep, TensorParallelRunner
 
 Prompt = str | SequenceOf[int]
+
+# Methods of `LLMEngine` that one thread at a time may be in, and those that must not be interrupted by another of them.
+CALLS = ("generate", "beam_search", "_stream", "add_request", "step")
+CHANGES = ("_step", "_abort", "_rewind", "_drop")
 
 
 class LLMEngine:
@@ -92,13 +96,14 @@ class LLMEngine:
         prompt_list = as_prompt_list(prompts)
         params_list = as_params_list(sampling_params, len(prompt_list))
         encoded = [self._encode(prompt, params) for prompt, params in zip(prompt_list, params_list, strict=True)]
-        others = set(self.requests)
+        others, added = set(self.requests), None
         try:
             requests = [self._add(*args) for args in zip(prompt_list, encoded, params_list, strict=True)]
+            added = self.requests.keys() - others  # a progress bar may add more
             with tqdm(total=len(requests), desc="Generating", disable=not use_tqdm, dynamic_ncols=True) as bar:
                 self._run_until_finished(requests, bar)
         except BaseException:  # Ctrl-C, too: what was asked for here must not go on in the next call
-            self._drop_all_but(others)
+            self._drop(self.requests.keys() - others if added is None else added)
             raise
         return [self._output(request) for request in requests]
 
@@ -141,7 +146,10 @@ class LLMEngine:
         for message in messages:
             if not isinstance(message, dict) or "role" not in message or "content" not in message:
                 raise ValueError(f"a message must be a dict with 'role' and 'content', got {message!r}")
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **kwargs)
+        try:
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **kwargs)
+        except Exception as error:  # a template is a program, and may raise anything
+            raise ValueError(f"the model's chat template does not take messages={messages!r}: {error!r}") from error
         return self._tokenize(text, add_special_tokens=False)
 
     def stream(
@@ -178,6 +186,8 @@ class LLMEngine:
                     return self._output(request)
                 else:
                     self._check_open()
+                    if request.seq.seq_id not in self.requests:
+                        raise RuntimeError("this stream's request is gone: it was aborted, or its engine made anew")
                     self._step()
         finally:
             if request is not None:
@@ -240,7 +250,7 @@ class LLMEngine:
         Returns:
             what it had generated, with the finish reason "abort"; None if no such request is live, or it was noted.
         """
-        if not self.is_settled and self._is_changing():
+        if not self.is_settled and self._is_within(CHANGES):
             self.noted_aborts.append(seq_id)
             return None
         self._settle()
@@ -273,21 +283,6 @@ class LLMEngine:
         while self.noted_aborts:
             self._abort(self.noted_aborts[0])
             self.noted_aborts.popleft()
-
-    def _is_changing(self) -> bool:
-        """Whether a thread is in the middle of a change of what is live.
-
-        This is read off the stacks: an interrupt could strike right before a flag is lowered.
-        """
-        methods = (LLMEngine._step, LLMEngine._abort, LLMEngine._rewind, LLMEngine._drop_all_but)
-        changes = {method.__code__ for method in methods}
-        for frame in sys._current_frames().values():
-            caller: FrameType | None = frame
-            while caller is not None:
-                if caller.f_code in changes and caller.f_locals.get("self") is self:
-                    return True
-                caller = caller.f_back
-        return False
 
     def _step(self) -> int:
         """Schedule, compute, take in; returns the number of tokens as `step` does."""
@@ -331,10 +326,11 @@ class LLMEngine:
         self.scheduler.reset([request.seq for request in self.requests.values()])
         self.is_settled = True
 
-    def _drop_all_but(self, seq_ids: set[int]) -> None:
-        """Forget all other live requests, and what has been computed of them."""
+    def _drop(self, seq_ids: set[int]) -> None:
+        """Forget requests at any moment, whatever has become of them."""
         self.is_settled = False
-        self.requests = {seq_id: request for seq_id, request in self.requests.items() if seq_id in seq_ids}
+        for seq_id in seq_ids:
+            self.requests.pop(seq_id, None)
         self._rewind()
 
     def _run_ahead(self, seqs: list[Sequence], is_prefill: bool) -> None:
@@ -495,8 +491,30 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self.is_closed:
             raise RuntimeError("this engine has been closed by exit(); make a new LLM")
-        if not self.is_settled and self._is_changing():
-            raise RuntimeError("this engine is in the middle of a step, in this thread or another; call it after that")
+        if self._is_within(CALLS, in_other_threads=True):
+            raise RuntimeError("another thread is using this engine; one thread at a time may")
+        if not self.is_settled and self._is_within(CHANGES):
+            raise RuntimeError("this engine is in the middle of a step; call it after that")
+
+    def _is_within(self, methods: SequenceOf[str], in_other_threads: bool = False) -> bool:
+        """Whether a thread, perhaps this one, is inside one of these methods of this engine.
+
+        This is read off the stacks: an interrupt could strike right before a flag is lowered, and a lock would let a
+        stream that is collected as garbage wait for the very thread that collects it.
+        """
+        codes = {getattr(LLMEngine, name).__code__ for name in methods}
+        stacks = sys._current_frames()
+        del stacks[threading.get_ident()]  # this call's own frame, which must not refer to itself
+        for frame in [*stacks.values(), None if in_other_threads else sys._getframe(1)]:
+            caller = frame
+            while caller is not None:
+                if caller.f_code in codes and caller.f_locals.get("self") is self:
+                    return True
+                caller = caller.f_back
+        return False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an engine cannot be copied or pickled; share it, or make another one with the same options")
 
     def __enter__(self) -> "LLMEngine":
         return self
@@ -524,12 +542,15 @@ def make_config(model: str | Path, kwargs: dict[str, Any]) -> Config:
 
 
 def load_tokenizer(model_path: Path) -> Any:
-    """The model's tokenizer, or None if its directory has none."""
+    """The model's tokenizer, or None if its directory has none. Raises `ValueError` if it cannot be read."""
     if not any((model_path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(model_path)
+    try:
+        return AutoTokenizer.from_pretrained(model_path)
+    except Exception as error:  # each version of its libraries has exceptions of its own
+        raise ValueError(f"the tokenizer files in {model_path} cannot be read: {error!r}") from error
 
 
 def as_prompt_list(prompts: Prompt | list[Prompt] | Iterable[Prompt]) -> list[Prompt]:

@@ -73,6 +73,10 @@ class ModelRunner:
                 "out of GPU memory at start; lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization "
                 f"({config.gpu_memory_utilization}), or use a smaller model: {error}"
             ) from error
+        except RuntimeError as error:
+            if "can't allocate memory" not in str(error):  # what torch says on a CPU
+                raise
+            raise MemoryError(f"out of memory at start; use a smaller model or free the memory: {error}") from error
 
     def build_model(self) -> torch.nn.Module:
         """The model on its device, with its weights."""

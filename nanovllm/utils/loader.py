@@ -1,5 +1,6 @@
 """Reads Hugging Face safetensors into the model's packed and sharded parameters."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,14 +17,15 @@ def default_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> N
 
 
 def load_model(model: nn.Module, path: str | Path) -> None:
-    """Fill every parameter of `model` from the `*.safetensors` files in the directory `path`.
+    """Fill every parameter of `model` from the safetensors files in the directory `path`.
 
     A model may name packed parameters in `packed_modules_mapping`, e.g. `{"q_proj": ("qkv_proj", "q")}`: the
     tensor `...q_proj.weight` goes to the parameter `...qkv_proj.weight`, as its shard `"q"`. A parameter with
     an attribute `weight_loader` is filled by it.
 
     Raises:
-        ValueError: no safetensors files, an unreadable one, or tensors that are missing, unknown or mis-shaped.
+        ValueError: no safetensors files, an unreadable one, or tensors that are missing, unknown, mis-shaped, or there
+            twice.
     """
     params = dict(model.named_parameters())
     packed = getattr(model, "packed_modules_mapping", {})
@@ -31,7 +33,11 @@ def load_model(model: nn.Module, path: str | Path) -> None:
     ignored = {"lm_head.weight"} if "lm_head.weight" not in params else set()
     missing = {key for name in params for key in _sources(name, packed)}
     unknown = []
+    seen: set[str] = set()
     for name, loaded_weight in iterate_weights(Path(path)):
+        if name in seen:
+            raise ValueError(f"the weights in {path} hold {name} twice; keep the files of one model only")
+        seen.add(name)
         target, shard_id = resolve_packed(name, packed)
         if target not in params:
             unknown += [name] if name not in ignored else []
@@ -51,16 +57,34 @@ def iterate_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         ValueError: there are no such files, or one cannot be read.
     """
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{path} has no *.safetensors files; convert the model or use load_format='dummy'")
-    for file in files:
+    for file in weight_files(path):
         try:
             with safe_open(file, framework="pt", device="cpu") as weights:
                 for name in weights.keys():  # noqa: SIM118 (not a dict)
                     yield name, weights.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} cannot be read, it may be truncated: {error}") from error
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The files that transformers would read: model.safetensors, else those of the index; else all there are.
+
+    Raises:
+        ValueError: there are none, or the index cannot be read.
+    """
+    single, index = path / "model.safetensors", path / "model.safetensors.index.json"
+    if single.exists():
+        return [single]
+    if index.exists():
+        try:
+            names = json.loads(index.read_text("utf-8"))["weight_map"].values()
+            return [path / name for name in sorted(set(names))]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{index} cannot be read: {error!r}") from error
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{path} has no *.safetensors files; convert the model or use load_format='dummy'")
+    return files
 
 
 def resolve_packed(name: str, packed: dict[str, tuple[str, str | int]]) -> tuple[str, str | int | None]:
@@ -82,7 +106,7 @@ def load_weight(
     loader: Callable[..., None] = getattr(param, "weight_loader", default_weight_loader)
     try:
         loader(param, loaded_weight) if shard_id is None else loader(param, loaded_weight, shard_id)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
             f"{name} of shape {list(loaded_weight.shape)} does not fit a parameter of shape {list(param.shape)}"
             f"{f' (shard {shard_id!r})' if shard_id is not None else ''}: {error}"

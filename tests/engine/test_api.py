@@ -157,6 +157,20 @@ def test_chat_applies_the_template(llm):
     assert several[1].prompt_token_ids != token_ids
 
 
+@pytest.mark.parametrize(
+    "template, messages",
+    [
+        ("{{ raise_exception('no system prompt here') }}", [{"role": "user", "content": "hi"}]),
+        ("{{ 1 / 0 }}", [{"role": "user", "content": "hi"}]),
+        ("{{ messages[0].content + 'x' }}", [{"role": "user", "content": None}]),
+    ],
+)
+def test_what_a_chat_template_does_not_take(llm, monkeypatch, template, messages):
+    monkeypatch.setattr(llm.tokenizer, "chat_template", template)
+    with pytest.raises(ValueError, match="chat template does not take messages"):
+        llm.chat(messages)
+
+
 def test_chat_passes_options_to_the_template(path, tmp_path):
     own = tmp_path / "model"
     shutil.copytree(path, own)

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -310,6 +311,41 @@ def test_a_size_of_the_model_that_is_none(own_model, name, value):
     edit_json(own_model / "config.json", **{name: value})
     with pytest.raises(ValueError, match=rf"(?s)config\.json.*{name}"):
         Config(own_model)
+
+
+def test_numbers_of_numpy_become_numbers_of_python(model):
+    config = Config(model, kvcache_block_size=np.int16(16), num_kvcache_blocks=np.int8(120), seed=np.uint8(200))
+    fields = (config.kvcache_block_size, config.num_kvcache_blocks, config.seed)
+    assert fields == (16, 120, 200) and {type(field) for field in fields} == {int}
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "5", '"text"'])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_file_that_holds_something_else(own_model, file, content):
+    (own_model / file).write_text(content)
+    with pytest.raises(ValueError, match=rf"{file} must hold a JSON object"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize("eos", ["abc", 1.5, [None], -1, [3, True]])
+def test_an_end_of_sequence_id_that_is_none(own_model, eos):
+    (own_model / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises((TypeError, ValueError), match="eos_token_id"):
+        Config(own_model)
+
+
+@pytest.mark.parametrize("kv_heads", [3, 8])
+def test_kv_heads_that_do_not_divide_the_heads(own_model, kv_heads):
+    edit_json(own_model / "config.json", num_key_value_heads=kv_heads)
+    with pytest.raises(ValueError, match=f"num_key_value_heads={kv_heads} does not divide num_attention_heads=4"):
+        Config(own_model)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about the memory of the CPU")
+def test_a_model_that_does_not_fit_into_memory(own_model):
+    edit_json(own_model / "config.json", intermediate_size=2**40)
+    with pytest.raises(MemoryError, match="out of memory at start; use a smaller model"):
+        LLM(own_model, load_format="dummy", device="cpu")
 
 
 @pytest.mark.parametrize("theta", ["abc", [1.0], math.nan, -1.0])

@@ -1,8 +1,10 @@
 """When something goes wrong, the caller is told within seconds, nothing is left behind, and everything else goes on."""
 
 import contextlib
+import copy
 import gc
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -133,6 +135,75 @@ def test_ctrl_c_in_abort(path, expected):
             assert_clean(llm)
 
 
+def test_what_a_progress_bar_has_started_survives_an_interrupt(path, expected, monkeypatch):
+    started = []
+
+    class Bar(llm_engine.tqdm):
+        def update(self, *args):
+            if not started:
+                stream = llm.stream(PROMPTS[1], GREEDY)
+                started.extend([llm.add_request(PROMPTS[0], GREEDY), stream, next(stream)])
+                raise KeyboardInterrupt
+
+    with LLM(path, **OPTIONS) as llm:
+        with monkeypatch.context() as patch:
+            patch.setattr(llm_engine, "tqdm", Bar)
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate(PROMPTS, GREEDY)
+        seq_id, stream, _ = started
+        assert len(llm.requests) == 2
+        stream.close()
+        assert drain(llm) == {seq_id: expected[0]}
+        assert_clean(llm)
+
+
+def test_a_stream_whose_request_is_gone_says_so(path):
+    with LLM(path, **OPTIONS) as llm:
+        stream = llm.stream(PROMPTS[1], GREEDY)
+        next(stream)
+        llm.requests.clear()
+        llm._rewind()
+        with pytest.raises(RuntimeError, match="request is gone"):
+            list(stream)
+
+
+def test_a_thread_that_calls_between_the_steps_of_another(path, expected, monkeypatch):
+    errors = []
+
+    class Bar(llm_engine.tqdm):
+        def update(self, *args):
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+
+    def call():
+        try:
+            llm.generate(PROMPTS, GREEDY)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with LLM(path, **OPTIONS) as llm:
+        with monkeypatch.context() as patch:
+            patch.setattr(llm_engine, "tqdm", Bar)
+            assert [output["token_ids"] for output in llm.generate(PROMPTS, GREEDY)] == expected
+        assert len(errors) > 5 and all("another thread" in error for error in errors)
+        results = []
+        thread = threading.Thread(target=lambda: results.append(tokens(llm)))  # one after the other is fine
+        thread.start()
+        thread.join()
+        assert results == [expected]
+        assert_clean(llm)
+
+
+@pytest.mark.parametrize("do", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_engine_cannot_be_copied(path, expected, do):
+    with LLM(path, **OPTIONS) as llm:
+        with pytest.raises(TypeError, match="cannot be copied"):
+            do(llm)
+        gc.collect()
+        assert tokens(llm) == expected
+
+
 def test_ctrl_c_twice(path, expected, monkeypatch):
     """The second one strikes before anything of the first one has been made good."""
     with LLM(path, **OPTIONS) as llm:
@@ -231,7 +302,8 @@ def test_a_call_in_the_middle_of_a_step(path, expected, monkeypatch, call, in_a_
 
         monkeypatch.setattr(llm.scheduler, "schedule", scheduling)
         assert tokens(llm) == expected
-        assert errors and all("in the middle of a step" in error for error in errors)
+        message = "another thread is using" if in_a_thread else "in the middle of a step"
+        assert errors and all(message in error for error in errors)
         monkeypatch.undo()
         assert_clean(llm)
         assert tokens(llm) == expected

@@ -1,5 +1,6 @@
 """Reading weights: what does not fit the model is an error that names it."""
 
+import json
 import re
 import shutil
 
@@ -139,6 +140,50 @@ def test_a_checkpoint_in_several_files(originals, tmp_path, tied):
     assert generate(path) == generate(originals[tied])
     (path / "model-00002-of-00003.safetensors").unlink()
     assert_refused(path, "missing", *parts_of(names[1]))
+
+
+def split(path, names_of):
+    """Put the weights of model.safetensors into several files, with an index; {file: names in it}."""
+    weights = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    for file, names in names_of(sorted(weights)).items():
+        save_file({name: weights[name] for name in names}, path / file, metadata={"format": "pt"})
+    weight_map = {name: file for file, names in names_of(sorted(weights)).items() for name in names}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return weights
+
+
+def halves(names):
+    return {"first.safetensors": names[::2], "second.safetensors": names[1::2]}
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_other_weights_in_the_directory_are_not_read(originals, tmp_path, is_split):
+    """As transformers does: model.safetensors, or what the index names."""
+    path = tmp_path / "model"
+    shutil.copytree(originals[True], path)
+    weights = split(path, halves) if is_split else load_file(path / "model.safetensors")
+    save_file({name: 3 * weight for name, weight in weights.items()}, path / "zzz_average.safetensors")
+    assert generate(path) == generate(originals[True])
+
+
+def test_an_index_that_does_not_fit_its_files(originals, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(originals[True], path)
+    split(path, halves)
+    (path / "second.safetensors").unlink()
+    assert_refused(path, "second.safetensors")
+    for content in ("{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'):
+        (path / "model.safetensors.index.json").write_text(content)
+        assert_refused(path, "index.json", "cannot be read")
+
+
+def test_a_tensor_that_is_there_twice(originals, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(originals[True], path)
+    split(path, lambda names: {"first.safetensors": names, "second.safetensors": names[:1]})
+    (path / "model.safetensors.index.json").unlink()
+    assert_refused(path, "twice")
 
 
 def test_a_directory_without_weights(originals, tmp_path):

@@ -72,6 +72,15 @@ def test_ignore_eos_is_a_bool(value):
     assert repr(value) in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_numbers_of_numpy_become_numbers_of_python(dtype):
+    """A sum or product of small numpy integers would overflow."""
+    params = SamplingParams(seed=dtype(3), max_tokens=dtype(100), top_k=dtype(5), logprobs=dtype(2))
+    assert {type(value) for value in (params.seed, params.max_tokens, params.top_k, params.logprobs)} == {int}
+    assert type(SamplingParams(temperature=np.float16(0.5)).temperature) is float
+    assert type(BeamSearchParams(dtype(100), dtype(1)).beam_width) is int
+
+
 def test_numbers_of_numpy_are_numbers():
     params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), max_tokens=np.int32(7), seed=np.int64(1))
     assert params.temperature == 0.5 and params.top_k == 3 and params.max_tokens == 7 and params.seed == 1
