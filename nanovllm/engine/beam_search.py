@@ -27,6 +27,8 @@ def beam_search(
         params: width, length and scoring.
     """
     width = params.beam_width
+    config = engine.config
+    longest = min(config.max_model_len, config.num_kvcache_blocks * config.kvcache_block_size)
     one_token = SamplingParams(temperature=0.0, max_tokens=1, logprobs=2 * width)
     live = [[BeamSearchSequence(list(prompt))] for prompt in prompts]
     completed: list[list[BeamSearchSequence]] = [[] for _ in prompts]
@@ -44,7 +46,7 @@ def beam_search(
                     if token_id in engine.config.eos and not params.ignore_eos:
                         candidate.finish_reason = "stop"
                         completed[i].append(candidate)
-                    elif len(candidate.tokens) > engine.config.max_model_len:
+                    elif len(candidate.tokens) > longest:
                         candidate.finish_reason = "length"
                         completed[i].append(candidate)
                     else:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,7 +51,7 @@ class LLMEngine:
         MemoryError: weights or KV cache do not fit into memory.
     """
 
-    is_closed = True  # until there is something to close
+    is_closed = is_freed = True  # until there is something to close
 
     def __init__(self, model: str | Path, **kwargs: Any) -> None:
         self.config = make_config(model, kwargs)
@@ -68,7 +69,7 @@ class LLMEngine:
         self.runs_ahead = self.config.is_enabled("step_ahead")
         self.in_flight: StepOutput | RankStep | None = None  # the step whose tokens are not known yet
         self.seq_ids = count()
-        self.is_closed = False
+        self.is_closed = self.is_freed = False
 
     # Results for whole lists of prompts.
 
@@ -281,8 +282,10 @@ class LLMEngine:
         if not self.is_settled:
             self._rewind()
         while self.noted_aborts:
-            self._abort(self.noted_aborts[0])
-            self.noted_aborts.popleft()
+            seq_id = self.noted_aborts[0]
+            self._abort(seq_id)
+            with suppress(ValueError):  # another call of this method may have come in between
+                self.noted_aborts.remove(seq_id)
 
     def _step(self) -> int:
         """Schedule, compute, take in; returns the number of tokens as `step` does."""
@@ -482,11 +485,13 @@ class LLMEngine:
 
     def exit(self) -> None:
         """Free the model, the cache and everything else, at once. Calling it again does nothing."""
-        if self.is_closed:
+        if self.is_freed:
             return
         self.is_closed = True
         self.requests.clear()
+        self.in_flight = None
         self.model_runner.exit()
+        self.is_freed = True
 
     def _check_open(self) -> None:
         if self.is_closed:

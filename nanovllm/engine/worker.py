@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -99,7 +100,8 @@ class TensorParallelRunner:
         self._starter = Starter(
             (config, self._store.port, self.timeouts, num_threads), self._processes, self._exchange.connections
         )
-        self._finalizer = weakref.finalize(self, shut_down, self._starter, self._processes, self._exchange, os.getpid())
+        self._shut_down = partial(shut_down, self._starter, self._processes, self._exchange, os.getpid())
+        self._finalizer = weakref.finalize(self, self._shut_down)
         try:
             self._starter.start()
             self._starter.join()
@@ -191,10 +193,11 @@ class TensorParallelRunner:
         raise WorkerError(f"{failure}; all ranks were stopped, make a new LLM") from cause
 
     def exit(self) -> None:
-        """End all ranks and drop the pipes and the store. Calling it again does nothing."""
+        """End all ranks and drop the pipes and the store. Calling it again finishes what an interrupt has left."""
         if self.failure is None:
             self.failure = "it was closed"
-        self._finalizer()
+        self._shut_down()
+        self._finalizer.detach()
         self._store = None
 
 
@@ -500,10 +503,11 @@ def shut_down(starter: Starter, processes: list[BaseProcess], exchange: Exchange
         starter.join()
     for process in processes:
         process.kill()
-    for process in processes:
+    while processes:
+        process = processes[-1]
         process.join()
+        processes.pop()
         process.close()
-    processes.clear()
     exchange.close()
 
 

@@ -143,6 +143,14 @@ def test_a_beam_search_ends_at_max_model_len(llm):
     assert_clean(llm)
 
 
+def test_a_beam_search_ends_where_the_pool_does(tmp_path):
+    path = make_smooth_model(tmp_path)
+    with LLM(path, kvcache_block_size=2, num_kvcache_blocks=8) as llm:
+        (output,) = llm.beam_search([[5] * 14], BeamSearchParams(2, 10, ignore_eos=True))
+        assert [(len(beam.tokens), beam.finish_reason) for beam in output.sequences] == [(17, "length")] * 2
+        assert_clean(llm)
+
+
 def test_text_of_beams(tmp_path):
     path = make_smooth_model(tmp_path, with_tokenizer=True)
     with LLM(path, kvcache_block_size=4, num_kvcache_blocks=64) as llm:

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from functools import partial
+from multiprocessing.process import BaseProcess
 
 import psutil
 import pytest
@@ -735,6 +736,18 @@ def test_ctrl_c_while_a_step_takes_long_and_exit_right_after(path, expected):
     with pytest.raises(KeyboardInterrupt), llm:
         tokens(llm)
     assert time.monotonic() - start < 15  # it would take 100
+
+
+def test_ctrl_c_while_ranks_are_ended(path, monkeypatch):
+    """The next `exit` ends what is left."""
+    llm = LLM(path, **TWO_RANKS)
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseProcess, "join", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            llm.exit()
+    llm.exit()
+    llm.exit()
+    assert not llm.model_runner._processes and not llm.model_runner._exchange._thread.is_alive()
 
 
 @pytest.mark.slow
