@@ -43,7 +43,7 @@ def beam_search(
             for beam in group:
                 for token_id, logprob in next(outputs)["logprobs"][0].items():
                     candidate = BeamSearchSequence([*beam.tokens, token_id], beam.cum_logprob + logprob)
-                    if token_id in engine.config.eos and not params.ignore_eos:
+                    if token_id in config.eos and not params.ignore_eos:
                         candidate.finish_reason = "stop"
                         completed[i].append(candidate)
                     elif len(candidate.tokens) > longest:
@@ -51,12 +51,12 @@ def beam_search(
                         completed[i].append(candidate)
                     else:
                         candidates.append(candidate)
-            live[i] = sorted(candidates, key=lambda beam: score(beam, params, engine.config.eos), reverse=True)[:width]
+            live[i] = sorted(candidates, key=lambda beam: score(beam, params, config.eos), reverse=True)[:width]
     results = []
     for prompt, done, group in zip(prompts, completed, live, strict=True):
         for beam in group:
             beam.finish_reason = "length"
-        best = sorted(done + group, key=lambda beam: score(beam, params, engine.config.eos), reverse=True)[:width]
+        best = sorted(done + group, key=lambda beam: score(beam, params, config.eos), reverse=True)[:width]
         for beam in best:
             beam.text = decode(engine, beam.tokens[len(prompt) :])
         results.append(BeamSearchOutput(best))

@@ -206,7 +206,9 @@ class RankStep:
     """A step that the ranks have launched. Its result comes with their answer to the launch of the next one.
 
     Args:
+        runner: whose ranks it is.
         seqs: the step's sequences.
+        result: what it has sampled, once that is known.
     """
 
     runner: TensorParallelRunner

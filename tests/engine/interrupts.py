@@ -60,11 +60,19 @@ class InterruptAtLine:
 
 
 class CallAtLine(InterruptAtLine):
-    """Calls a function when the n-th line is about to run, as a garbage collection or a signal handler would."""
+    """Calls a function when the n-th line is about to run, as a garbage collection or a signal handler would.
+
+    At the end of the block, if there are fewer lines.
+    """
 
     def __init__(self, n, function):
         super().__init__(n)
         self.function = function
+
+    def __exit__(self, *exc_info):
+        super().__exit__(*exc_info)
+        if self.lines < self.n:
+            self.function()
 
     def strike(self):
         sys.settrace(None)

@@ -67,19 +67,27 @@ def expected_text(path):
 # One process: interrupts and exceptions at any moment.
 
 
-def check_interrupt_at(llm, n, call, expected, expected_text):
-    """Interrupt `call` at its n-th line, beside a request and a stream that must not notice. False if it has fewer."""
+def interrupt_at(llm, n):
+    return InterruptAtLine(n)
+
+
+def collect_at(llm, n):
+    """An abandoned stream is closed at the n-th line, as a garbage collection would do it."""
+    abandoned = llm.stream(PROMPTS[0], GREEDY)
+    next(abandoned)
+    return CallAtLine(n, abandoned.close)
+
+
+def check_strike_at(llm, n, strike_at, call, expected, expected_text):
+    """Strike at the n-th line of `call`, beside a request and a stream that must not notice. False if it has fewer."""
     other = llm.add_request(PROMPTS[1], WITH_LOGPROBS)
     stream = llm.stream(PROMPTS[1], GREEDY)
     text = next(stream)
     request = llm.requests[other]
-    interrupt = InterruptAtLine(n)
-    try:
-        with interrupt:
-            call(llm)
-    except KeyboardInterrupt:
-        pass
-    note = f"interrupted at line {n}, {interrupt.where}"
+    strike = strike_at(llm, n)
+    with contextlib.suppress(KeyboardInterrupt), strike:
+        call(llm)
+    note = f"{strike_at.__name__} line {n}, {strike.where}"
     assert len(llm.requests) <= 2, f"{note}: what was interrupted goes on"
     assert tokens(llm) == expected, note
     assert text + "".join(stream) == expected_text, note
@@ -91,7 +99,7 @@ def check_interrupt_at(llm, n, call, expected, expected_text):
     for token_id, row in zip(expected[1], request.logprobs, strict=True):
         assert row[token_id] == max(row.values()), note
     assert_clean(llm)
-    return interrupt.lines >= n
+    return strike.lines >= n
 
 
 INTERRUPTIBLE = {
@@ -101,22 +109,28 @@ INTERRUPTIBLE = {
 }
 
 
+STRIKES = [interrupt_at, collect_at]
+
+
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
-def test_ctrl_c_at_a_random_line(path, call, expected, expected_text):
+@pytest.mark.parametrize("strike_at", STRIKES)
+def test_ctrl_c_and_garbage_at_a_random_line(path, strike_at, call, expected, expected_text):
     rng = random.Random(call)
     with LLM(path, **OPTIONS) as llm:
         for _ in range(30):
-            assert check_interrupt_at(llm, rng.randrange(1, 400), INTERRUPTIBLE[call], expected, expected_text)
+            n = rng.randrange(1, 400)
+            assert check_strike_at(llm, n, strike_at, INTERRUPTIBLE[call], expected, expected_text)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
-def test_ctrl_c_at_every_line(path, call, expected, expected_text):
+@pytest.mark.parametrize("strike_at", STRIKES)
+def test_ctrl_c_and_garbage_at_every_line(path, strike_at, call, expected, expected_text):
     """The lines of the first steps, one after the other; what comes later repeats them."""
     with LLM(path, **OPTIONS) as llm:
         for n in [*range(1, 120), *range(120, 600, 3)]:
-            if not check_interrupt_at(llm, n, INTERRUPTIBLE[call], expected, expected_text):
+            if not check_strike_at(llm, n, strike_at, INTERRUPTIBLE[call], expected, expected_text):
                 break
 
 
@@ -219,39 +233,6 @@ def test_ctrl_c_twice(path, expected, monkeypatch):
                     llm.step()
             assert drain(llm) == dict(zip(ids, expected, strict=True))
             assert_clean(llm)
-
-
-def check_close_at(llm, n, call, expected, expected_text):
-    """Close an abandoned stream at the n-th line of `call`, beside a request and a stream that must not notice."""
-    other = llm.add_request(PROMPTS[1], WITH_LOGPROBS)
-    stream, abandoned = llm.stream(PROMPTS[1], GREEDY), llm.stream(PROMPTS[0], GREEDY)
-    text, _ = next(stream), next(abandoned)
-    with CallAtLine(n, abandoned.close) as close:
-        call(llm)
-    note = f"closed at line {n}, {close.where}"
-    assert tokens(llm) == expected, note
-    assert text + "".join(stream) == expected_text, note
-    assert drain(llm) in ({}, {other: expected[1]}), note
-    assert_clean(llm)
-    return close.lines >= n
-
-
-@pytest.mark.parametrize("call", INTERRUPTIBLE)
-def test_an_abandoned_stream_is_collected_at_a_random_line(path, call, expected, expected_text):
-    rng = random.Random(call)
-    with LLM(path, **OPTIONS) as llm:
-        for _ in range(30):
-            assert check_close_at(llm, rng.randrange(1, 400), INTERRUPTIBLE[call], expected, expected_text)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("call", INTERRUPTIBLE)
-def test_an_abandoned_stream_is_collected_at_every_line(path, call, expected, expected_text):
-    with LLM(path, **OPTIONS) as llm:
-        for n in [*range(1, 120), *range(120, 600, 3)]:
-            if not check_close_at(llm, n, INTERRUPTIBLE[call], expected, expected_text):
-                break
 
 
 def test_garbage_with_a_stream_is_collected_in_the_middle_of_a_step(path, expected, monkeypatch):

@@ -146,9 +146,10 @@ def split(path, names_of):
     """Put the weights of model.safetensors into several files, with an index; {file: names in it}."""
     weights = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
-    for file, names in names_of(sorted(weights)).items():
+    files = names_of(sorted(weights))
+    for file, names in files.items():
         save_file({name: weights[name] for name in names}, path / file, metadata={"format": "pt"})
-    weight_map = {name: file for file, names in names_of(sorted(weights)).items() for name in names}
+    weight_map = {name: file for file, names in files.items() for name in names}
     (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return weights
 
