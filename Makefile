@@ -15,8 +15,6 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Yours to set, for example: make lab LAB_FLAGS="--no-browser --port 9000"; make test PYTEST_FLAGS="-k scheduler"
 LAB_FLAGS ?=
 PYTEST_FLAGS ?=
-# PyTorch's threads wait for each other actively, which stalls small models as soon as another program wants a core.
-export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: lab test lint clean help
 

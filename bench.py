@@ -9,30 +9,42 @@ shared-prefix  all prompts begin with the same tokens, which the prefix cache ca
 short-context  short prompts and answers: the weights count, and the work around a step; attention hardly does
 small-pool     the default work with a cache that holds few of the requests at once
 early-stop     the same small cache; answers may get long, but most end soon, and nobody knows when
+
+`--levers FILE` measures what each faster path of `nanovllm.levers` gains: engines with and without it, in processes
+side by side, work in turn.
 """
 
 import argparse
 import math
+import multiprocessing
+import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
+
+from nanovllm import LLM, SamplingParams  # isort: skip - before torch, which reads what it sets when it is loaded
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from nanovllm import LLM, SamplingParams
-from nanovllm.config import OPTIMIZATIONS, Config
+from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
+from nanovllm.levers import LEVERS, is_enabled
 from nanovllm.utils.memory import kv_block_bytes
-from nanovllm.viz.measure import measure_steps, save_measurement
+from nanovllm.viz.levers_table import ALL, dependents, levers_markdown, load_measurements, write_table
+from nanovllm.viz.measure import measure_steps, provenance, save_measurement
 
 SHAPES = {
     "qwen3-27m": {
@@ -94,6 +106,11 @@ WORKLOADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SMALL_ON_CPU | {"num_requests": 64, "output_len": [128, 128], "mean_stop": 16},
     ),
 }
+UNLESS_SAID = {"shared_len": 0, "mean_stop": 0, "num_kvcache_blocks": -1, "block_size": 256}
+SIZES = (*ON_GPU, *UNLESS_SAID)
+
+
+Disabled = str | tuple[str, ...]  # as in Config.disabled_optimizations
 
 
 @dataclass
@@ -108,6 +125,16 @@ class Workload:
         """The same lengths with different tokens, so that a run finds nothing of the one before in the prefix cache."""
         prompts = [[(token_id + 1) % vocab_size for token_id in prompt] for prompt in self.prompts]
         return Workload(prompts, self.output_lens, self.stop_token_ids)
+
+    def shortened(self, max_tokens: int) -> "Workload":
+        """The same prompts with short answers."""
+        return Workload(self.prompts, [min(n, max_tokens) for n in self.output_lens], self.stop_token_ids)
+
+    def num_blocks(self, block_size: int) -> int:
+        """Most blocks of the cache in use when all requests run at once."""
+        lengths = [(len(prompt), n) for prompt, n in zip(self.prompts, self.output_lens, strict=True)]
+        steps = range(max(self.output_lens))
+        return max(sum(-(-(length + step) // block_size) for length, n in lengths if n > step) for step in steps)
 
 
 @dataclass
@@ -228,22 +255,27 @@ class PoolWatch:
         return text
 
 
-def make_llm(model: str, args: argparse.Namespace, disabled_optimizations: tuple[str, ...] = ()) -> LLM:
+def engine_options(args: argparse.Namespace, disabled: Disabled = ()) -> dict[str, Any]:
+    """The options of the command line that an engine takes."""
+    everything = ALL in (disabled, *args.disable)
+    return {
+        "load_format": "auto" if args.compare or args.model else "dummy",
+        "max_model_len": args.max_model_len,
+        "max_num_seqs": args.max_num_seqs,
+        "num_kvcache_blocks": args.num_kvcache_blocks,
+        "kvcache_block_size": args.block_size,
+        "enforce_eager": args.enforce_eager,
+        "disabled_optimizations": ALL if everything else (*args.disable, *disabled),
+        "attention_backend": args.attention_backend,
+        "tensor_parallel_size": args.tensor_parallel_size,
+        "device": args.device,
+        "dtype": args.dtype,
+    }
+
+
+def make_llm(model: str, args: argparse.Namespace, disabled_optimizations: Disabled = ()) -> LLM:
     """An engine with the options of the command line."""
-    return LLM(
-        model,
-        load_format="auto" if args.compare or args.model else "dummy",
-        max_model_len=args.max_model_len,
-        max_num_seqs=args.max_num_seqs,
-        num_kvcache_blocks=args.num_kvcache_blocks,
-        kvcache_block_size=args.block_size,
-        enforce_eager=args.enforce_eager,
-        disabled_optimizations=(*args.disable, *disabled_optimizations),
-        attention_backend=args.attention_backend,
-        tensor_parallel_size=args.tensor_parallel_size,
-        device=args.device,
-        dtype=args.dtype,
-    )
+    return LLM(model, **engine_options(args, disabled_optimizations))
 
 
 class Engine:
@@ -251,8 +283,8 @@ class Engine:
 
     name = "nanovllm"
 
-    def __init__(self, model: str, args: argparse.Namespace) -> None:
-        self.llm = make_llm(model, args)
+    def __init__(self, model: str, args: argparse.Namespace, disabled: Disabled = ()) -> None:
+        self.llm = make_llm(model, args, disabled)
         self.pool = PoolWatch(self.llm.scheduler)
 
     def run(self, work: Workload) -> Result:
@@ -335,6 +367,210 @@ def make_model(args: argparse.Namespace, directory: str) -> str:
     return directory
 
 
+# The gain of each lever.
+
+# A lever is measured on these workloads, unless it says something else here.
+LEVER_WORKLOADS: dict[str, tuple[str, ...]] = {"expected_length": ("small-pool", "early-stop")}
+MOST_LEVERS = ("default", "batch-1")
+WARM_UP_TOKENS = 8
+MUCH_SLOWER = 2.0  # an engine that takes so many times as long as the fastest is run only once
+MOST_REQUESTS = 512  # of a workload, so that it all takes minutes
+ROOM = 1.05  # size of the cache, where it should not matter: so much more than all requests take at once
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What makes an engine differ from the others that are measured.
+
+    Args:
+        disabled: levers that are off.
+        pool: the workload that the cache is sized for.
+    """
+
+    disabled: Disabled
+    pool: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A lever on and off, or all of them. Levers that build on it are off both times."""
+
+    lever: str
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        return LEVER_WORKLOADS.get(self.lever, MOST_LEVERS)
+
+    def setup(self, workload: str, is_on: bool) -> Setup:
+        others = () if self.lever == ALL else dependents(self.lever)
+        disabled = others if is_on else ALL if self.lever == ALL else (self.lever, *others)
+        return Setup(disabled, next(other for other in WORKLOADS if pool_of(other) == pool_of(workload)))
+
+    @property
+    def tasks(self) -> list[tuple[Setup, str]]:
+        """The engines that are needed, each with a workload."""
+        return [(self.setup(workload, is_on), workload) for workload in self.workloads for is_on in (True, False)]
+
+
+def pool_of(workload: str) -> tuple[int | None, ...]:
+    """The size of a workload's cache, on a GPU and on a CPU."""
+    return tuple(size.get("num_kvcache_blocks") for size in WORKLOADS[workload])
+
+
+def pack(comparisons: list[Comparison], size: int) -> list[list[Comparison]]:
+    """Put comparisons together that use the same engines, and no more than `size` of them in all."""
+    packs: list[list[Comparison]] = []
+    for comparison in comparisons:
+        for others in packs:
+            if len({setup for other in (*others, comparison) for setup, _ in other.tasks}) <= size:
+                others.append(comparison)
+                break
+        else:
+            packs.append([comparison])
+    return packs
+
+
+class EngineProcess:
+    """An engine in a process of its own, which loads its libraries at once, and takes memory only after `start`.
+
+    Args:
+        args: with the size of the cache filled in.
+    """
+
+    def __init__(self, model: str, args: argparse.Namespace, disabled: Disabled) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other_end = context.Pipe()
+        self.process = context.Process(target=self.serve, args=(other_end, model, args, disabled))
+        self.process.start()
+        other_end.close()
+
+    @staticmethod
+    def serve(connection: Any, model: str, args: argparse.Namespace, disabled: Disabled) -> None:
+        if connection.recv() is None:
+            return
+        engine = Engine(model, args, disabled)
+        connection.send("ready")
+        while (work := connection.recv()) is not None:
+            connection.send(engine.run(work))
+        engine.llm.exit()
+
+    def ask(self, message: Any) -> Any:
+        """Send something, and wait for the answer."""
+        try:
+            self.connection.send(message)
+            return self.connection.recv()
+        except (EOFError, OSError):
+            raise RuntimeError("an engine's process has ended; what it printed above says why") from None
+
+    def start(self) -> None:
+        self.ask("start")
+
+    def run(self, work: Workload) -> Result:
+        return self.ask(work)
+
+    def close(self) -> None:
+        with suppress(OSError):  # it has ended already
+            self.connection.send(None)
+        self.process.join(60)
+        self.process.kill()
+
+
+def measure_levers(model: str, args: argparse.Namespace, path: Path) -> None:
+    """Measure what each lever gains, and write it to `path` after every pack, so that nothing is lost."""
+    sizes = {workload: with_sizes(args, workload) for workload in (*MOST_LEVERS, *sum(LEVER_WORKLOADS.values(), ()))}
+    config = Config(model, **engine_options(sizes["default"]))
+    vocab_size = config.hf_config.vocab_size
+    for size in sizes.values():
+        size.num_requests = min(size.num_requests, MOST_REQUESTS)
+    works = {workload: make_workload(size, vocab_size) for workload, size in sizes.items()}
+    if sizes["default"].num_kvcache_blocks == -1:
+        sizes["default"].num_kvcache_blocks = int(ROOM * works["default"].num_blocks(sizes["default"].block_size)) + 1
+    head = describe_machine(config, args) | {
+        "runs": args.runs,
+        "workloads": {workload: {n: getattr(size, n) for n in SIZES} for workload, size in sizes.items()},
+    }
+    names = [name for name in LEVERS if is_enabled(config, name)]
+    packs = pack([*map(Comparison, names), Comparison(ALL)], args.side_by_side)
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        processes = []
+        for comparisons in packs:
+            setups = dict.fromkeys(setup for comparison in comparisons for setup, _ in comparison.tasks)
+            processes.append({setup: EngineProcess(model, sizes[setup.pool], setup.disabled) for setup in setups})
+            for process in processes[-1].values():
+                stack.callback(process.close)
+        for comparisons, engines in zip(packs, processes, strict=True):
+            for engine in engines.values():  # one after another: each looks how much memory there is
+                engine.start()
+            tasks = dict.fromkeys(task for comparison in comparisons for task in comparison.tasks)
+            rates = run_in_turn(list(tasks), engines, works, vocab_size, args.runs)
+            for engine in engines.values():
+                engine.close()
+            for comparison, workload in ((c, workload) for c in comparisons for workload in c.workloads):
+                fast, slow = (rates[comparison.setup(workload, is_on), workload] for is_on in (True, False))
+                rows.append({"lever": comparison.lever, "workload": workload, "with": fast, "without": slow})
+            rows.sort(key=lambda row: [*LEVERS, ALL].index(row["lever"]))
+            save_measurement(head | {"rows": rows}, path)
+
+
+def run_in_turn(
+    tasks: list[tuple[Setup, str]],
+    engines: dict[Setup, EngineProcess],
+    works: dict[str, Workload],
+    vocab_size: int,
+    runs: int,
+) -> dict[tuple[Setup, str], list[float]]:
+    """Run each task several times; returns the tokens a second of its runs."""
+    rates: dict[tuple[Setup, str], list[float]] = {task: [] for task in tasks}
+    for setup, workload in tasks:
+        engines[setup].run(works[workload].shortened(WARM_UP_TOKENS))
+    for _ in range(runs):
+        works.update({workload: work.with_other_tokens(vocab_size) for workload, work in works.items()})
+        for task in tasks:
+            setup, workload = task
+            fastest = max(max(found, default=0.0) for (_, other), found in rates.items() if other == workload)
+            if rates[task] and MUCH_SLOWER * rates[task][0] < fastest:
+                continue
+            result = engines[setup].run(works[workload])
+            rates[task].append(round(result.rate, 1))
+            print(f"{workload:12} {result.rate:10,.0f} tok/s  off: {setup.disabled or 'none'}", flush=True)
+    return rates
+
+
+def describe_machine(config: Config, args: argparse.Namespace) -> dict[str, Any]:
+    """Provenance of a measurement, and how fast the machine copies."""
+    name = args.model or f"{args.shape} shape, random weights"
+    copy_speed = Roofline.measure_copy(config.device)
+    if config.device == "cuda":
+        torch.cuda.empty_cache()
+    return provenance(SimpleNamespace(config=config), name) | {  # type: ignore[arg-type]
+        "cpu": f"{cpu_name()}, {torch.get_num_threads()} threads",
+        "copy_gb_per_s": round(copy_speed / 1e9, 1),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """Other programs that want a core each, as on a laptop."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
 def parse_args() -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -361,36 +597,63 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
     parser.add_argument(
         "--disable",
-        choices=OPTIMIZATIONS,
+        choices=[*LEVERS, ALL],
         action="append",
         default=[],
         help="a faster path not to take (can be repeated)",
     )
     parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="run everything once more beside N programs that never wait"
+    )
+    parser.add_argument("--levers", type=Path, metavar="FILE", help="instead: measure what each faster path gains")
+    parser.add_argument(
+        "--side-by-side", type=int, default=4, metavar="N", help="engines in memory at a time while levers are measured"
+    )
+    parser.add_argument(
+        "--levers-table",
+        type=Path,
+        nargs="?",
+        const=Path("-"),
+        metavar="PAGE",
+        help="instead: print the table of levers that follows from code and measurements, or write it into PAGE",
+    )
+    parser.add_argument(
         "--measure-steps", type=Path, metavar="FILE", help="instead: time decode steps with and without CUDA graphs"
     )
     args = parser.parse_args()
-    chosen = {"shared_len": 0, "mean_stop": 0, "num_kvcache_blocks": -1, "block_size": 256}
-    chosen |= WORKLOADS[args.workload][0 if on_gpu else 1]
-    for name, value in chosen.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    sized = with_sizes(args, args.workload)
     for name in ("input_len", "output_len"):
-        low, high = getattr(args, name)
+        low, high = getattr(sized, name)
         if not 1 <= low <= high:
             parser.error(f"--{name.replace('_', '-')} {low} {high}: needs 1 <= MIN <= MAX")
-    if args.num_requests < 1 or args.runs < 1:
+    if sized.num_requests < 1 or args.runs < 1:
         parser.error("--num-requests and --runs must be at least 1")
-    if args.compare and args.mean_stop:
+    if args.compare and sized.mean_stop:
         parser.error("--compare needs answers of known length; leave out --mean-stop")
     return args
+
+
+def with_sizes(args: argparse.Namespace, workload: str) -> argparse.Namespace:
+    """The options with the size of a workload filled in, where the command line gives no other."""
+    on_gpu = torch.cuda.is_available() and args.device != "cpu"
+    chosen = UNLESS_SAID | WORKLOADS[workload][0 if on_gpu else 1]
+    asked = {name: value for name in chosen if (value := getattr(args, name)) is not None}
+    return argparse.Namespace(**vars(args) | chosen | asked)
 
 
 def main() -> None:
     args = parse_args()
     transformers_logging.disable_progress_bar()
+    if args.levers_table:
+        table = levers_markdown(load_measurements())
+        print(table) if args.levers_table == Path("-") else write_table(table, args.levers_table)
+        return
     with tempfile.TemporaryDirectory() as directory:
         model = make_model(args, directory)
+        if args.levers:
+            measure_levers(model, args, args.levers)
+            return
+        args = with_sizes(args, args.workload)
         if args.measure_steps:
             name = args.model or f"{args.shape} shape, random weights"
             save_measurement(measure_steps(partial(make_llm, model, args), name), args.measure_steps)
@@ -413,9 +676,18 @@ def main() -> None:
         f"this machine: copies {roofline.bytes_per_second / 1e9:,.0f} GB/s, "
         f"multiplies {roofline.flops_per_second / 1e12:,.1f} TFLOP/s"
     )
+    compare(engines, work, roofline, args)
+    if args.busy:
+        print(f"beside {args.busy} busy programs")
+        with busy_programs(args.busy):
+            compare(engines, work, roofline, args)
+
+
+def compare(engines: list[Any], work: Workload, roofline: Roofline, args: argparse.Namespace) -> None:
+    """Run the work on each engine in turn, several times, and print how fast it was."""
     results: dict[str, list[Result]] = {engine.name: [] for engine in engines}
     for run in range(args.runs + 1):
-        work = work.with_other_tokens(config.hf_config.vocab_size)
+        work = work.with_other_tokens(engines[0].llm.config.hf_config.vocab_size)
         for engine in engines:
             result = engine.run(work)
             label = f"run {run}" if run else "warm-up"

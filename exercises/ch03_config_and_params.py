@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 5713025b45ee
+# derived: 1c2fc9bd5326
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -19,7 +19,7 @@ from nanovllm.validation import check_int, check_float, check_bool, check_choice
 from collections.abc import Iterable
 from dataclasses import dataclass
 from nanovllm.validation import check_bool, check_float, check_int
-from nanovllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams, BeamSearchParams, normalize_stop, _normalize_stop_token_ids, as_tuple
+from nanovllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams, normalize_stop, _normalize_stop_token_ids, as_tuple
 from pathlib import Path
 import psutil
 from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_blocks_that_fit
@@ -85,7 +85,9 @@ def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 # --- ch03.num_blocks_that_fit
-def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
+def num_blocks_that_fit(
+    total: int, in_use: int, activations: int, utilization: float, block_bytes: int
+) -> int:
     """How many blocks of KV cache a device has room for.
 
     The engine may fill the device up to a share of its whole memory. That limit is for

@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 6d64fbb5eadf
+# derived: 4623f9d0aefd
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -15,7 +15,7 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
 from typing import Any
 from nanovllm.sampling_params import SamplingParams
-from nanovllm.engine.sequence import PENDING_TOKEN, SequenceStatus, Sequence
+from nanovllm.engine.sequence import SequenceStatus, Sequence
 
 
 # --- ch04.num_blocks
@@ -30,7 +30,7 @@ def num_blocks(self) -> int:
 
 # --- ch04.block
 def block(self, i: int) -> list[int]:
-    """Token ids of the i-th logical block: `block_size` of them, in the last block perhaps fewer.
+    """Token ids of the i-th logical block: `block_size`, in the last block perhaps fewer.
 
     Raises:
         IndexError: there is no such block; they are numbered from 0, and never from the end.

@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 3fa0d8595a45
+# derived: e75d529dcf9e
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -12,25 +12,24 @@ marker line. "python -m exercises check" says how it is going; "python -m exerci
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 from nanovllm.config import Config
 from nanovllm.engine.block_manager import BlockManager
-from nanovllm.engine.sequence import PENDING_TOKEN, Sequence, SequenceStatus
-from nanovllm.engine.scheduler import LENGTH_HISTORY, LENGTH_QUANTILE, WATERMARK, Scheduler
+from nanovllm.engine.sequence import Sequence, SequenceStatus
+from nanovllm.engine.scheduler import Scheduler
 
 
 # --- ch06.finish_reason
 def finish_reason(self, seq: Sequence) -> str | None:
-    """Why the last token of `seq` ends it, or None if it goes on; the first rule that holds decides.
+    """Why the last token of `seq` ends it, or None; the first rule that holds decides.
 
     1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request
        ignores them.
     2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
     3. "length": the request has generated `max_tokens` tokens, or prompt and answer together
        have `self.max_model_len`.
+    4. "error": they need more blocks than the whole pool has; `seq.error` says so.
 
     What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`,
     `max_tokens`.
@@ -39,7 +38,7 @@ def finish_reason(self, seq: Sequence) -> str | None:
 
 
 # --- ch06.postprocess
-def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_prefill: bool) -> None:
+def postprocess(self, seqs: list[Sequence], token_ids: list[int | None]) -> None:
     """Take in what the step computed, and finish the sequences that stop here.
 
     The keys and values of all scheduled tokens of a sequence are in the cache now
@@ -48,7 +47,7 @@ def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_pref
     (`finish_reason(seq)`), `finish(seq, reason)` ends the sequence.
 
     Args:
-        seqs, is_prefill: what `schedule` returned.
+        seqs: what `schedule` returned.
         token_ids: one sampled token for each sequence; None for a prompt that was cut.
     """
     raise NotImplementedError("ch06.postprocess")
@@ -87,10 +86,10 @@ def preempt(self, seq: Sequence) -> None:
 
 # --- ch06.make_room
 def make_room(self, seq: Sequence) -> bool:
-    """Preempt running sequences, the newest first, until `seq` has a slot for its last token.
+    """Preempt running sequences until `seq` has a slot for its last token.
 
-    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). The end of
-    `running` is the newest; it may be `seq` itself.
+    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). Who goes,
+    `choose_victim(seq)` says; it may be `seq` itself.
 
     Returns:
         whether there is a slot; False if `seq` was preempted itself.

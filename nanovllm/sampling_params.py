@@ -1,6 +1,6 @@
 """How one request wants its tokens chosen, and when it wants to stop.
 
-Names and meaning follow vLLM's `SamplingParams` and `BeamSearchParams` (vllm/sampling_params.py).
+Names and meaning follow vLLM's `SamplingParams` (vllm/sampling_params.py).
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,12 @@ class SamplingParams:
         min_p: keep tokens at least min_p times as likely as the most likely one, in [0, 1].
         max_tokens: stop after this many generated tokens, at least 1.
         ignore_eos: go on after an end-of-sequence token (used by benchmarks).
-        seed: the same seed gives the same tokens, whatever else runs; None draws from `Config.seed`.
+        seed: the same seed gives the same tokens, whatever else runs; None draws from
+            `Config.seed`.
         stop: a string or several; the text ends before the first one that appears. Kept as a tuple.
-        stop_token_ids: token ids that end the generation, beside the model's own. Kept as a frozenset.
-        logprobs: return the log-probabilities of this many most likely tokens, and of the chosen one.
+        stop_token_ids: token ids that end the generation, beside the model's own. Kept as a
+            frozenset. logprobs: return the log-probabilities of this many most likely tokens, and
+            of the chosen one.
 
     Raises:
         TypeError, ValueError: a field has the wrong type or is out of range.
@@ -53,12 +55,14 @@ class SamplingParams:
             "max_tokens": check_int("max_tokens", self.max_tokens, minimum=1),
             "ignore_eos": check_bool("ignore_eos", self.ignore_eos),
             "seed": None if self.seed is None else check_int("seed", self.seed, minimum=0),
-            "logprobs": None if self.logprobs is None else check_int("logprobs", self.logprobs, minimum=0),
+            "logprobs": None
+            if self.logprobs is None
+            else check_int("logprobs", self.logprobs, minimum=0),
             "stop": normalize_stop(self.stop),
             "stop_token_ids": _normalize_stop_token_ids(self.stop_token_ids),
         }
         if checked["top_p"] == 0.0:
-            raise ValueError("top_p must be in (0, 1], got 0; use temperature=0 for greedy decoding")
+            raise ValueError("top_p must be in (0, 1], got 0; use temperature=0 to be greedy")
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
@@ -66,33 +70,6 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_TEMPERATURE
-
-
-@dataclass(frozen=True, slots=True)
-class BeamSearchParams:
-    """Width, length and scoring of a beam search.
-
-    Args:
-        beam_width: how many beams are kept, and returned, a prompt.
-        max_tokens: longest generation, in tokens.
-        ignore_eos: treat an end-of-sequence token like any other.
-        length_penalty: a beam's score is its log-probability divided by its length to this power.
-    """
-
-    beam_width: int
-    max_tokens: int
-    ignore_eos: bool = False
-    length_penalty: float = 1.0
-
-    def __post_init__(self) -> None:
-        checked = {
-            "beam_width": check_int("beam_width", self.beam_width, minimum=1),
-            "max_tokens": check_int("max_tokens", self.max_tokens, minimum=1),
-            "ignore_eos": check_bool("ignore_eos", self.ignore_eos),
-            "length_penalty": check_float("length_penalty", self.length_penalty),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)  # the dataclass is frozen
 
 
 def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -113,7 +90,7 @@ def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else as_tuple("stop", stop, accepted)
     for string in strings:
         if not isinstance(string, str):
-            raise TypeError(f"stop must be {accepted}, got {string!r} of type {type(string).__name__}")
+            raise TypeError(f"stop must be {accepted}, got {string!r} ({type(string).__name__})")
         if not string:
             raise ValueError(f"stop must be {accepted}, got {string!r}")
     return strings
@@ -125,7 +102,7 @@ def _normalize_stop_token_ids(stop_token_ids: Iterable[int] | None) -> frozenset
 
 
 def as_tuple(name: str, values: Any, accepted: str) -> tuple[Any, ...]:
-    """All `values` as a tuple, an empty one for None; raise `TypeError` if they cannot be gone through."""
+    """All `values` as a tuple, an empty one for None; raise `TypeError` if that cannot be."""
     try:
         return () if values is None else tuple(values)
     except TypeError:

@@ -14,7 +14,7 @@ from nanovllm.validation import check_int, check_float, check_bool, check_choice
 from collections.abc import Iterable
 from dataclasses import dataclass
 from nanovllm.validation import check_bool, check_float, check_int
-from nanovllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams, BeamSearchParams, normalize_stop, _normalize_stop_token_ids, as_tuple
+from nanovllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams, normalize_stop, _normalize_stop_token_ids, as_tuple
 from pathlib import Path
 import psutil
 from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_blocks_that_fit
@@ -106,7 +106,7 @@ def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else as_tuple("stop", stop, accepted)
     for string in strings:
         if not isinstance(string, str):
-            raise TypeError(f"stop must be {accepted}, got {string!r} of type {type(string).__name__}")
+            raise TypeError(f"stop must be {accepted}, got {string!r} ({type(string).__name__})")
         if not string:
             raise ValueError(f"stop must be {accepted}, got {string!r}")
     return strings
@@ -117,7 +117,9 @@ def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
 # and it means the same whatever the model. Activations are subtracted although they are gone at this moment: the pool
 # is taken for good, and the largest step must find its room at any time. A negative rest is no number of blocks, so it
 # becomes 0, and whoever asked can say what to do about it.
-def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
+def num_blocks_that_fit(
+    total: int, in_use: int, activations: int, utilization: float, block_bytes: int
+) -> int:
     """How many blocks of KV cache a device has room for.
 
     The engine may fill the device up to a share of its whole memory. That limit is for

@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
 from typing import Any
 from nanovllm.sampling_params import SamplingParams
-from nanovllm.engine.sequence import PENDING_TOKEN, SequenceStatus, Sequence
+from nanovllm.engine.sequence import SequenceStatus, Sequence
 
 
 # --- ch04.num_blocks
@@ -33,7 +33,7 @@ def num_blocks(self) -> int:
 # block with a good name would hand one request's memory to another. So the range is checked first. block_table has no
 # say in it: logical blocks are there as soon as the tokens are, long before the first physical one.
 def block(self, i: int) -> list[int]:
-    """Token ids of the i-th logical block: `block_size` of them, in the last block perhaps fewer.
+    """Token ids of the i-th logical block: `block_size`, in the last block perhaps fewer.
 
     Raises:
         IndexError: there is no such block; they are numbered from 0, and never from the end.

@@ -7,29 +7,30 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 from nanovllm.config import Config
 from nanovllm.engine.block_manager import BlockManager
-from nanovllm.engine.sequence import PENDING_TOKEN, Sequence, SequenceStatus
-from nanovllm.engine.scheduler import LENGTH_HISTORY, LENGTH_QUANTILE, WATERMARK, Scheduler
+from nanovllm.engine.sequence import Sequence, SequenceStatus
+from nanovllm.engine.scheduler import Scheduler
 
 
 # --- ch06.finish_reason
 # The order matters at the very end: an answer whose last allowed token is the end token is complete, and "length" would
 # tell its reader that something is missing. ignore_eos silences the model's own end tokens, for measurements; what a
 # request itself asks to stop at always counts. stop_reason tells which of several stop tokens it was; for the model's
-# end token it stays None, as in vLLM.
+# end token it stays None, as in vLLM. A sequence that needs more blocks than there are can never go on, whoever makes
+# room for it, and waiting for ever would be worse than an error. One that only lacks a block at the moment is another
+# matter: that is what preemption is for.
 def finish_reason(self, seq: Sequence) -> str | None:
-    """Why the last token of `seq` ends it, or None if it goes on; the first rule that holds decides.
+    """Why the last token of `seq` ends it, or None; the first rule that holds decides.
 
     1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request
        ignores them.
     2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
     3. "length": the request has generated `max_tokens` tokens, or prompt and answer together
        have `self.max_model_len`.
+    4. "error": they need more blocks than the whole pool has; `seq.error` says so.
 
     What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`,
     `max_tokens`.
@@ -40,16 +41,22 @@ def finish_reason(self, seq: Sequence) -> str | None:
     if seq.last_token in params.stop_token_ids:
         seq.stop_reason = seq.last_token
         return "stop"
-    is_longest = seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len
-    return "length" if is_longest else None
+    if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return "length"
+    if seq.num_blocks > self.block_manager.num_blocks:
+        seq.error = f"the sequence of {seq.num_tokens} tokens has outgrown the KV-cache pool; "
+        seq.error += "raise num_kvcache_blocks or lower max_tokens"
+        return "error"
+    return None
 
 
 # --- ch06.postprocess
 # A step stores the keys and values of what it computed, never of what it sampled: the new token is one ahead, and the
 # next step computes it. That is why a running sequence has stored all tokens but the last. A cut prompt is stored as
 # far as it got, and that is all; its sampled token would be nonsense, for half of the prompt is missing. finish gives
-# the blocks back at once, so the very next step can use them.
-def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_prefill: bool) -> None:
+# the blocks back at once, so the very next step can use them. What ends an answer is known to finish_reason alone, so a
+# new rule is written in one place.
+def postprocess(self, seqs: list[Sequence], token_ids: list[int | None]) -> None:
     """Take in what the step computed, and finish the sequences that stop here.
 
     The keys and values of all scheduled tokens of a sequence are in the cache now
@@ -58,7 +65,7 @@ def postprocess(self, seqs: list[Sequence], token_ids: list[int | None], is_pref
     (`finish_reason(seq)`), `finish(seq, reason)` ends the sequence.
 
     Args:
-        seqs, is_prefill: what `schedule` returned.
+        seqs: what `schedule` returned.
         token_ids: one sampled token for each sequence; None for a prompt that was cut.
     """
     for seq, token_id in zip(seqs, token_ids, strict=True):
@@ -128,25 +135,25 @@ def preempt(self, seq: Sequence) -> None:
     seq.num_scheduled_tokens = 0
     self.waiting.appendleft(seq)
     self.num_preemptions += 1
-    self._note("preempt", seq)
 
 
 # --- ch06.make_room
-# The newest has the fewest tokens behind it, as a rule, so the least is computed again; and the oldest always goes on,
-# so that in the end everybody finishes. A sequence that is the newest itself has to go, too. If it were spared, two
-# sequences could take the blocks from each other forever.
+# Who goes is a question of its own, and choose_victim answers it: another policy is another answer, and this loop stays
+# as it is. Ours takes the newest. It has the fewest tokens behind it, as a rule, so the least is computed again; and the
+# oldest always goes on, so that in the end everybody finishes. A sequence that is chosen itself has to go, too. If it
+# were spared, two sequences could take the blocks from each other forever.
 def make_room(self, seq: Sequence) -> bool:
-    """Preempt running sequences, the newest first, until `seq` has a slot for its last token.
+    """Preempt running sequences until `seq` has a slot for its last token.
 
-    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). The end of
-    `running` is the newest; it may be `seq` itself.
+    Nobody is preempted if there is one already (`block_manager.can_append(seq)`). Who goes,
+    `choose_victim(seq)` says; it may be `seq` itself.
 
     Returns:
         whether there is a slot; False if `seq` was preempted itself.
     """
     while not self.block_manager.can_append(seq):
-        newest = self.running[-1]
-        self.preempt(newest)
-        if newest is seq:
+        victim = self.choose_victim(seq)
+        self.preempt(victim)
+        if victim is seq:
             return False
     return True

@@ -1,6 +1,7 @@
 """Settings for all tests: quiet libraries, no network, few threads, and how hypothesis searches."""
 
 import functools
+import inspect
 import os
 import shutil
 import signal
@@ -12,11 +13,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import nanovllm.config  # isort: skip - before torch, which reads what it sets when it is loaded
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-
-import nanovllm.config
 
 resolve_device = nanovllm.config.resolve_device
 
@@ -37,6 +38,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help='what device="auto" means in the tests (cpu or cuda)')
+    parser.addoption(
+        "--disabled-optimizations",
+        choices=["", "all"],
+        default="",
+        help="levers that engines have off unless a test says otherwise: none of them, or all (the plain engine)",
+    )
 
 
 def pytest_configure(config):
@@ -56,12 +63,22 @@ def pytest_configure(config):
         return resolve_device(device if name == "auto" else name)
 
     nanovllm.config.resolve_device = resolve
+    if config.getoption("--disabled-optimizations"):
+        set_default(nanovllm.config.Config.__init__, "disabled_optimizations", "all")
+
+
+def set_default(function, name, value):
+    """Change what an argument is if it is not given."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.default is not p.empty]
+    function.__defaults__ = tuple(value if p.name == name else p.default for p in parameters)
 
 
 def pytest_collection_modifyitems(config, items):
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs a CUDA device")
+    skips = {}
+    if not torch.cuda.is_available():
+        skips["gpu"] = pytest.mark.skip(reason="needs a CUDA device")
+    if config.getoption("--disabled-optimizations"):
+        skips["lever"] = pytest.mark.skip(reason="about a lever, and all of them are off")
     for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(skip)
+        for name in skips.keys() & item.keywords.keys():
+            item.add_marker(skips[name])

@@ -3,15 +3,20 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
 import bench
 from nanovllm import LLM
-from nanovllm.viz import measure
+from nanovllm.levers import LEVERS
+from nanovllm.viz import levers_table, measure
 from nanovllm.viz.record import DATA
+
+ROOT = Path(__file__).resolve().parents[1]
 
 TINY = ["--num-requests", "3", "--input-len", "20", "24", "--output-len", "3", "6", "--runs", "1"]
 
@@ -55,11 +60,12 @@ def test_the_roofline_is_what_a_count_step_by_step_gives(monkeypatch):
     monkeypatch.setattr(bench.Roofline, "measure_copy", staticmethod(lambda device: 1e9))
     monkeypatch.setattr(bench.Roofline, "measure_matmul", staticmethod(lambda device, dtype: 1e10))
     with LLM("qwen3-tiny", num_kvcache_blocks=8, device="cpu") as llm:
-        config, model = llm.config, llm.model_runner.model
+        config, runner = llm.config, llm.llm_engine.model_runner
+        model = runner.model
         names = dict(model.named_parameters())
         matrices = sum(p.numel() for name, p in names.items() if p.ndim == 2)
         embedding = names["model.embed_tokens.weight"].numel()
-        kv_bytes = llm.model_runner.kv_cache[:, :, 0, 0].numel() * 4
+        kv_bytes = runner.kv_cache[:, :, 0, 0].numel() * 4
     input_lens, output_lens = [7, 30, 1], [5, 1, 9]
     roofline = bench.Roofline(config)
     result = SimpleNamespace(output_lens=output_lens, num_prefill_tokens=38)
@@ -116,7 +122,153 @@ def test_the_recorded_measurement_says_where_it_comes_from():
 
 def test_the_options_of_the_command_line_reach_the_engine(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bench.py", "--model", "qwen3-tiny", "--disable", "packed_weights", *TINY])
-    args = bench.parse_args()
+    args = bench.with_sizes(bench.parse_args(), "default")
     assert isinstance(args, argparse.Namespace)
     with bench.make_llm("qwen3-tiny", args) as llm:
         assert llm.config.disabled_optimizations == ("packed_weights",)
+    with bench.make_llm("qwen3-tiny", args, "all") as llm:
+        assert llm.config.disabled_optimizations == "all"
+
+
+def test_a_busy_machine_is_measured_beside_an_idle_one(monkeypatch, capsys):
+    out = run(monkeypatch, capsys, "--busy", "1")
+    idle, busy = out.split("beside 1 busy programs")
+    assert idle.count("median   nanovllm") == busy.count("median   nanovllm") == 1
+
+
+def test_busy_programs_end():
+    with bench.busy_programs(2):
+        names = [child.cmdline()[-1] for child in psutil.Process().children()]
+        assert names.count("while True: pass") == 2
+    assert not [child for child in psutil.Process().children() if child.cmdline()[-1] == "while True: pass"]
+
+
+# Levers: what each gains, and the table of it.
+
+
+def test_a_lever_is_compared_with_an_engine_that_differs_in_nothing_else():
+    for name, lever in LEVERS.items():
+        comparison = bench.Comparison(name)
+        (fast, _), (slow, _) = comparison.tasks[:2]
+        assert set(slow.disabled) - set(fast.disabled) == {name} and fast.pool == slow.pool
+        # What is off both times builds on the lever, and nothing that the lever builds on is off.
+        assert all(name in LEVERS[other].builds_on for other in fast.disabled)
+        assert not set(lever.builds_on) & set(slow.disabled)
+
+
+@pytest.mark.parametrize("size", [4, 5, 9])
+def test_every_lever_is_measured_once_and_few_engines_are_in_memory_at_a_time(size):
+    comparisons = [bench.Comparison(name) for name in (*LEVERS, "all")]
+    packs = bench.pack(comparisons, size)
+    assert sorted(c.lever for pack in packs for c in pack) == sorted(c.lever for c in comparisons)
+    assert all(len({setup for c in pack for setup, _ in c.tasks}) <= size for pack in packs)
+
+
+def test_the_cache_for_levers_holds_all_requests_at_once():
+    work = bench.Workload([[1] * 5, [1] * 8, [1]], [4, 1, 30], [])
+    # In blocks of 4: at first 2 + 2 + 1; then the second ends, and the last one grows to 1 + 29 tokens.
+    assert work.num_blocks(4) == 8
+    assert work.shortened(3).output_lens == [3, 1, 3] and work.shortened(3).num_blocks(4) == 5
+
+
+def test_a_much_slower_engine_is_run_once():
+    fast, slow = bench.Setup((), "default"), bench.Setup(("cuda_graph",), "default")
+
+    class Fake:
+        def __init__(self, rate):
+            self.rate, self.num_runs = rate, 0
+
+        def run(self, work):
+            self.num_runs += 1
+            return SimpleNamespace(rate=self.rate)
+
+    engines = {fast: Fake(100.0), slow: Fake(20.0)}
+    works = {"default": bench.Workload([[1, 2]], [4], [])}
+    rates = bench.run_in_turn([(fast, "default"), (slow, "default")], engines, works, 16, runs=3)
+    assert rates == {(fast, "default"): [100.0] * 3, (slow, "default"): [20.0]}
+    assert (engines[fast].num_runs, engines[slow].num_runs) == (4, 2)  # the first of each warms up
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_levers_are_measured_side_by_side(monkeypatch, capfd, tmp_path):
+    run(monkeypatch, capfd, "--levers", str(tmp_path / "levers_cpu.json"), "--block-size", "16", "--side-by-side", "6")
+    (measurement,) = levers_table.load_measurements(tmp_path)
+    assert measurement["runs"] == 1 and measurement["cpu"] and measurement["copy_gb_per_s"] > 0
+    found = {(row["lever"], row["workload"]): (row["with"], row["without"]) for row in measurement["rows"]}
+    assert {name for name, _ in found} >= {"expected_length", "all"}
+    assert all(rate > 0 for pair in found.values() for runs in pair for rate in runs)
+
+
+def test_an_engine_that_cannot_start_is_reported(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--model", "no-such-model", "--device", "cpu", *TINY])
+    args = bench.with_sizes(bench.parse_args(), "default")
+    engine = bench.EngineProcess("no-such-model", args, ())
+    with pytest.raises(RuntimeError, match="has ended"):
+        engine.start()
+    engine.close()
+    assert not engine.process.is_alive()
+
+
+MEASURED = {
+    "gpu": "NVIDIA X",
+    "driver": "1.2",
+    "cpu": "a CPU",
+    "torch": "2.11",
+    "triton": "3.6",
+    "commit": "abc",
+    "date": "2026-01-02",
+    "command": "python bench.py --levers x.json",
+    "model": "a shape",
+    "dtype": "bfloat16",
+    "copy_gb_per_s": 4000.0,
+    "runs": 3,
+    "rows": [
+        {"lever": "cuda_graph", "workload": "batch-1", "with": [1000.0, 990.0, 1010.0], "without": [100.0]},
+        {"lever": "step_ahead", "workload": "batch-1", "with": [103.0, 102.0, 99.0], "without": [100.0, 90.0, 101.0]},
+        {"lever": "all", "workload": "batch-1", "with": [1100.0], "without": [50.0]},
+    ],
+}
+
+
+def test_the_table_says_what_was_measured_and_what_a_lever_costs():
+    table = levers_table.levers_markdown([MEASURED])
+    lines = {line.split("|")[1].strip().split("]")[0].strip("[`"): line for line in table.splitlines() if "|" in line}
+    assert set(lines) >= {*LEVERS, "all of them"}
+    for name, lever in LEVERS.items():
+        assert lever.sentence in lines[name] and f" {levers_table.lever_lines(name)} |" in lines[name]
+    # A ratio for each pair of runs: 1000 / 100; and 103 / 100, 102 / 90, 99 / 101.
+    assert "batch-1: 10.0 times" in lines["cuda_graph"] and "batch-1: +3.0 %" in lines["step_ahead"]
+    assert "batch-1: 22.0 times" in lines["all of them"]
+    caption = table.splitlines()[-1]
+    for text in ("2026-01-02", "abc", "NVIDIA X, driver 1.2", "torch 2.11", "triton 3.6", "a shape", "4,000 GB/s"):
+        assert text in caption
+    # Quarters of 90, 100 and 101 are at 95 and 100.5.
+    assert "within 5.5 % or less" in caption and "batch-1 1,100 and 50" in caption
+
+
+def test_the_table_of_levers_is_what_code_and_measurements_give(tmp_path):
+    page = ROOT / "notebooks" / "17_performance_levers.md"
+    (tmp_path / "page.md").write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    levers_table.write_table(levers_table.levers_markdown(levers_table.load_measurements()), tmp_path / "page.md")
+    is_same = (tmp_path / "page.md").read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+    assert is_same, "run: python bench.py --levers-table notebooks/17_performance_levers.md"
+
+
+def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
+    (tmp_path / "page.md").write_text("text", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"page\.md has no lines"):
+        levers_table.write_table("a table", tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == "text"
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("levers_*.json")), ids=lambda path: path.stem)
+def test_a_recorded_measurement_of_levers_says_where_it_comes_from(path):
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    where = ("torch", "commit", "date", "command", "model", "dtype", "cpu", "copy_gb_per_s", "runs", "workloads")
+    assert all(recorded[key] for key in where)
+    assert recorded["commit"] != "unknown"
+    if recorded["gpu"]:
+        assert recorded["driver"] and recorded["triton"]
+    assert {row["lever"] for row in recorded["rows"]} <= {*LEVERS, "all"}
+    assert all(row["with"] and row["without"] for row in recorded["rows"])

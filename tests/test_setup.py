@@ -119,13 +119,67 @@ def test_make_lab_and_make_test_run_what_the_readme_says():
         assert f"make {target}" in readme
 
 
+def spin_count(arguments, **environment):
+    """How long threads wait actively, as libgomp says when it is loaded."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=clean | environment | {"OMP_DISPLAY_ENV": "VERBOSE"},
+    )
+    assert result.returncode == 0, result.stderr
+    found = re.search(r"GOMP_SPINCOUNT = '(\w+)'", result.stderr)
+    if found is None:
+        pytest.skip("this build of torch does not use libgomp")
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-c", "import nanovllm"],
+        ["-c", "from nanovllm.viz import BlockTable"],
+        ["example.py", "--help"],
+        ["bench.py", "--help"],
+        ["-c", "from IPython import InteractiveShell as Shell; Shell().run_cell('%load_ext exercises\\nimport torch')"],
+        ["-m", "pytest", "--collect-only", "-qs", "-p", "no:cacheprovider", "tests/engine/test_sequence.py"],
+    ],
+    ids=["import", "viz", "example", "bench", "notebook", "pytest"],
+)
+def test_threads_wait_actively_for_a_moment_only(arguments):
+    assert spin_count(arguments) == "20000"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("OMP_WAIT_POLICY", "PASSIVE", "0"), ("GOMP_SPINCOUNT", "7", "7")],
+)
+def test_how_threads_wait_is_the_users_to_set(name, value, expected):
+    assert spin_count(["-c", "import nanovllm"], **{name: value}) == expected
+
+
+def test_nothing_else_sets_how_threads_wait():
+    names = re.compile(rb"OMP_WAIT_POLICY|GOMP_SPINCOUNT")
+    files = [path for path in tracked_files() if path.suffix not in (".md", ".ipynb", ".safetensors")]
+    found = {path.relative_to(ROOT).as_posix() for path in files if names.search(path.read_bytes())}
+    assert found - {"tests/test_setup.py"} == {"nanovllm/__init__.py"}
+
+
 def test_the_readmes_five_lines_run():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # busy cores: see the Makefile
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # other tests run beside it
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.split()) > 40  # two stories of at most 80 tokens
+
+
+def test_tests_that_ci_names_exist():
+    named = re.findall(r"\btests/[\w./]+", (ROOT / ".ci" / "run").read_text())
+    assert {"tests/engine", "tests/e2e"} <= set(named)
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_files_that_readme_links_to_exist():

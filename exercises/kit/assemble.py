@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -172,15 +172,17 @@ def combine(answers: Iterable[Answer], root: Path = ROOT) -> tuple[dict[str, str
         texts[path], new = splice(texts[path], group, path)
         pieces += new
     for answer in (answer for group in by_path.values() for answer in group if not _is_ours(answer)):
-        for key, value in answer.exercise.bypassed_by.items():
-            if ":" in key:
-                path = "/".join(key.split(":")[0].split(".")[1:]) + ".py"
-                texts[path] = set_constant(texts[path], key.split(":")[1], repr(value))
-            elif isinstance(value, list):  # names, such as the optimizations to leave out: those of all exercises
-                options[key] = sorted({*options.get(key, []), *value})
-            else:
-                options[key] = value
+        options = with_options(options, answer.exercise.bypassed_by)
     return texts, pieces, options
+
+
+def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; `more` wins, but levers that either of them turns off stay off."""
+    merged, key = {**options, **more}, "disabled_optimizations"
+    if key in options and key in more:
+        both = (options[key], more[key])
+        merged[key] = "all" if "all" in both else sorted({*both[0], *both[1]})
+    return merged
 
 
 def assemble(answers: Iterable[Answer] = (), root: Path = ROOT) -> Package:
@@ -188,7 +190,7 @@ def assemble(answers: Iterable[Answer] = (), root: Path = ROOT) -> Package:
     texts, pieces, options = combine(answers, root)
     # The model's files are large, and pictures are drawn from traces: both stay where they are.
     bundled = f"Path({str(root / 'nanovllm' / 'assets')!r})"
-    texts["config.py"] = set_constant(texts["config.py"], "BUNDLED_MODELS", bundled)
+    texts["model_files.py"] = set_constant(texts["model_files.py"], "BUNDLED_MODELS", bundled)
     texts["viz.py"] = "from nanovllm.viz import *  # noqa: F403\n"
     name = "nanovllm_" + digest(json.dumps(texts, sort_keys=True))
     folder = build_folder() / name
@@ -324,7 +326,7 @@ def _accepting(module: ModuleType, options: dict[str, Any]) -> type:
         return call
 
     def start(self: Any, model: Any, **kwargs: Any) -> None:
-        module.LLM.__init__(self, model, **kwargs | options)
+        module.LLM.__init__(self, model, **with_options(kwargs, options))
 
     names = ("generate", "chat", "stream", "add_request", "beam_search")
     body = {"__init__": start, "__doc__": module.LLM.__doc__, "__module__": module.__name__}

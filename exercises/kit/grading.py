@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from . import runner
-from .assemble import Package
+from .assemble import Package, with_options
 from .manifest import ROOT
 
 STEPS_SHOWN = 10
@@ -34,7 +34,7 @@ PRINTS_SHOWN = 2000  # characters
 CASE_MARK = "\0case "  # a line of it tells where the prints of a case begin
 LONGEST_VALUE = 400
 # What the plugged-in engine works on: shared prefixes, prompts that are cut into chunks, and too few blocks for all.
-# Answers are short at first: the engine then expects short ones, admits more than fits, and has to preempt.
+# It is the plain engine, which admits whatever fits right now, and has to preempt when answers grow.
 PROMPTS = [
     "Once upon a time, there was a little girl named Mia. She had a red kite.",
     "Once upon a time, there was a little girl named Mia. She had a big dog and they",
@@ -47,6 +47,8 @@ ENGINE_OPTIONS = {
     "max_num_batched_tokens": 24,
     "max_num_seqs": 3,
     "max_model_len": 64,
+    "disabled_optimizations": "all",
+    "device": "cpu",
 }
 ROUNDS = (2, 16)  # most tokens of an answer
 
@@ -234,7 +236,7 @@ def generate(package: Package) -> Written:
     tqdm.set_lock(threading.RLock())
     module = package.load()
     calls = _Calls(package)
-    options: dict[str, Any] = ENGINE_OPTIONS | {"device": "cpu"} | package.options
+    options = with_options(package.options, ENGINE_OPTIONS)
     sys.setprofile(calls)
     try:
         rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
@@ -284,10 +286,9 @@ def record(package: Package) -> dict[str, Any]:
     tqdm.set_lock(threading.RLock())
     module = package.load()
     params = module.SamplingParams(temperature=0.0, max_tokens=ROUNDS[-1])
-    with module.LLM("qwen3-tiny", **(ENGINE_OPTIONS | {"device": "cpu"} | package.options)) as llm:
+    with module.LLM("qwen3-tiny", **with_options(package.options, ENGINE_OPTIONS)) as llm:
         _run_as_in_a_worker(llm)
         recorder = TraceRecorder(llm, made_by="show")
-        llm.scheduler.sorted_lengths = [ROUNDS[0]]  # as if answers had been short so far
         for i, prompt in enumerate(PROMPTS):
             llm.add_request(prompt, params)
             for _ in range(2 * (i % 2) if i < len(PROMPTS) - 1 else 100):
@@ -304,8 +305,9 @@ def record(package: Package) -> dict[str, Any]:
 
 def _run_as_in_a_worker(llm: Any) -> None:
     """Have the model runner get every step's sequences as a worker process does: pickled, through a pipe."""
-    run = llm.model_runner.run
-    llm.model_runner.run = lambda seqs, is_prefill: run(pickle.loads(pickle.dumps(seqs)), is_prefill)
+    runner = llm.llm_engine.model_runner
+    run = runner.run
+    runner.run = lambda seqs, is_prefill: run(pickle.loads(pickle.dumps(seqs)), is_prefill)
 
 
 class _Calls:

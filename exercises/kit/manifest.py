@@ -29,8 +29,8 @@ class Exercise:
         hints: three: the idea, where to look, almost the code.
         why: the reason behind the solution, shown with it.
         needs: ids of exercises that are better solved before; nothing depends on it but the advice.
-        bypassed_by: options of `LLM` (or "package.module:CONSTANT") and the values that keep faster paths from
-            going around this function.
+        bypassed_by: options of `LLM` and the values that keep faster paths from going around this function; the
+            manifest's table [bypassed_by] has them by symbol.
         splice: False for what is not part of the engine; its source is in exercises/kit/labs.py.
         time_limit: seconds a check may take.
     """
@@ -114,8 +114,9 @@ def _load(text: str) -> dict[str, Exercise]:
     for entry in data["exercise"]:
         exercise_id = entry.get("id", "an entry without id")
         try:
-            lists = {name: tuple(entry[name]) for name in ("hints", "needs") if name in entry}
-            exercise = Exercise(chapter_name=data["chapters"][exercise_id.split(".")[0]], **entry | lists)
+            known: dict[str, Any] = {name: tuple(entry[name]) for name in ("hints", "needs") if name in entry}
+            known["bypassed_by"] = entry.get("bypassed_by") or data.get("bypassed_by", {}).get(entry["symbol"], {})
+            exercise = Exercise(chapter_name=data["chapters"][exercise_id.split(".")[0]], **entry | known)
         except (TypeError, KeyError) as error:
             raise source.SourceError(f"{MANIFEST}: {exercise_id}: {error}") from None
         unknown = [other for other in exercise.needs if other not in exercises]

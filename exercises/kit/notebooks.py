@@ -34,10 +34,8 @@ from .workspace import FOLDER_VARIABLE, Workspace
 CELL_TIMEOUT = 300  # seconds; a chapter's slowest cell takes a few
 KEPT_OUTPUT_TYPES = ("image/png", "text/plain")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-KERNEL_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",  # a chapter that tries to download something fails at once instead of hanging
-    "OMP_WAIT_POLICY": "PASSIVE",  # as in the Makefile: threads that wait must not keep others from a core
-}
+# A chapter that tries to download something fails at once instead of hanging.
+KERNEL_ENVIRONMENT = {"HF_HUB_OFFLINE": "1"}
 ANSI_COLOR = re.compile(r"\x1b\[[\d;]*m")
 SOURCE_DIRECTIVE = re.compile(r"^(?:# ?)?\{\{source (?P<path>[^\s:}]+):(?P<symbol>[\w.]+)\}\}$")
 EXERCISE_DIRECTIVE = re.compile(r"^(?:# ?)?\{\{exercise (?P<id>[\w.]+)\}\}$")

@@ -23,6 +23,7 @@ from typing import Any
 from .assemble import Package, Piece
 
 PRELOADED = [
+    "nanovllm",
     "torch",
     "xxhash",
     "exercises.kit.grading",
@@ -55,6 +56,7 @@ class Outcome:
 
 def prepare_triton() -> None:
     """Without a GPU, have Triton interpret its kernels; must happen before anything imports triton."""
+    import nanovllm  # noqa: F401 - before torch, which reads what it sets when it is loaded  # isort: skip
     import torch
 
     if "triton" not in sys.modules and not torch.cuda.is_available():

@@ -1,22 +1,18 @@
 """The KV cache as blocks: who owns which, which can be shared, which can be taken back.
 
-Paging follows PagedAttention (Kwon et al., 2023, section 4); prefix caching by chained hashes of full
-blocks follows vLLM (vllm/v1/core/block_pool.py, kv_cache_utils.py).
+Paging follows PagedAttention (Kwon et al., 2023, section 4); prefix caching by chained hashes of
+full blocks follows vLLM (vllm/v1/core/block_pool.py, kv_cache_utils.py).
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from .sequence import Sequence
-
-if TYPE_CHECKING:
-    from .trace import TraceRecorder
 
 NO_HASH = -1
 
@@ -25,9 +21,9 @@ NO_HASH = -1
 class Block:
     """A fixed number of slots in the KV cache, for that many tokens of one sequence, or of several.
 
-    A full block has a `hash`: of its tokens and all before them. `content_id` numbers what is in it,
-    `parent_id` is the content id of the block before; comparing these and the tokens makes a cache hit
-    exact even if two different prefixes have the same hash.
+    A full block has a `hash`: of its tokens and all before them. `content_id` numbers what is in
+    it, `parent_id` is the content id of the block before; comparing these and the tokens makes a
+    cache hit exact even if two different prefixes have the same hash.
     """
 
     block_id: int
@@ -45,9 +41,9 @@ class Block:
 class BlockManager:
     """Hands out KV-cache blocks, counts who uses them, and finds those that can be reused.
 
-    After every call: free and used blocks are all blocks and disjoint, and a block's `ref_count` is the
-    number of block tables that name it (0 exactly if it is free). A freed block keeps its hash until it
-    is handed out again, so an equal prefix can revive it: free blocks are the cache.
+    After every call: free and used blocks are all blocks and disjoint, and a block's `ref_count` is
+    the number of block tables that name it (0 exactly if it is free). A freed block keeps its hash
+    until it is handed out again, so an equal prefix can revive it: free blocks are the cache.
 
     Args:
         num_blocks: size of the pool.
@@ -55,16 +51,22 @@ class BlockManager:
         enable_prefix_caching: whether full blocks are hashed and shared.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True
+    ) -> None:
+        self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with an empty cache: all blocks are free, and nothing is known of their content."""
+        self.blocks = [Block(block_id) for block_id in range(self.num_blocks)]
         self.hash_to_block_id: dict[int, int] = {}
-        # Keys only, in order of release: the left end was freed longest ago and is taken first (LRU).
+        # Keys only, in order of release: the left end was freed longest ago.
         # An ordered dict, because a hit takes a block out of the middle.
-        self.free_block_ids: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self.free_block_ids = OrderedDict.fromkeys(range(self.num_blocks))
         self.used_block_ids: set[int] = set()
-        self.recorder: TraceRecorder | None = None
         self._content_ids = count()
 
     @staticmethod
@@ -86,13 +88,15 @@ class BlockManager:
         return self.num_new_blocks(seq) <= len(self.free_block_ids)
 
     def num_new_blocks(self, seq: Sequence) -> int:
-        """Blocks that `allocate(seq)` would take from the free ones (a hit on a free block takes one too)."""
-        return seq.num_blocks - sum(self.blocks[block_id].ref_count > 0 for block_id in self.find_cached_blocks(seq))
+        """Blocks that `allocate(seq)` takes from the free ones; a hit on a free block counts."""
+        cached = self.find_cached_blocks(seq)
+        return seq.num_blocks - sum(self.blocks[block_id].ref_count > 0 for block_id in cached)
 
     def find_cached_blocks(self, seq: Sequence) -> list[int]:
         """Ids of the cached blocks that hold the longest prefix of `seq`.
 
-        At least one token is left out, because the last token's output is what the next one is sampled from.
+        At least one token is left out, because the last token's output is what the next one is
+        sampled from.
         """
         found: list[int] = []
         if not self.enable_prefix_caching:
@@ -149,7 +153,7 @@ class BlockManager:
         seq.num_cached_tokens = 0
 
     def can_append(self, seq: Sequence) -> bool:
-        """Whether there is a slot for the last token of `seq`: in its last block, or in a free one."""
+        """Whether there is a slot for the last token of `seq`, in its last block or a free one."""
         return len(seq.block_table) >= seq.num_blocks or len(self.free_block_ids) > 0
 
     def may_append(self, seq: Sequence) -> None:
@@ -164,13 +168,14 @@ class BlockManager:
     def hash_blocks(self, seq: Sequence) -> None:
         """Make the blocks that the current step fills findable.
 
-        This runs when the step is scheduled, before the keys and values exist, so that requests of the same
-        step can share: every layer stores the whole batch's keys and values before any row attends.
+        This runs when the step is scheduled, before the keys and values exist, so that requests of
+        the same step can share: every layer stores the whole batch's keys and values before any row
+        attends.
         """
         if not self.enable_prefix_caching:
             return
-        num_known = seq.num_tokens - seq.has_pending_token
-        for i in range(seq.num_cached_blocks, min(seq.num_computed_after_step, num_known) // self.block_size):
+        first = seq.num_cached_tokens // self.block_size
+        for i in range(first, seq.num_computed_after_step // self.block_size):
             self._register(seq, i)
 
     def _block_hash(self, seq: Sequence, i: int) -> int:
@@ -181,20 +186,19 @@ class BlockManager:
         return seq.block_hashes[i]
 
     def _register(self, seq: Sequence, i: int) -> None:
-        """Write down what the i-th block of `seq` holds. Of equal blocks, the first one stays findable."""
+        """Write down what the i-th block of `seq` holds; the first of equal ones stays findable."""
         block = self.blocks[seq.block_table[i]]
         block.hash, block.token_ids = self._block_hash(seq, i), seq.block(i)
         block.parent_id = self.blocks[seq.block_table[i - 1]].content_id if i else -1
         known = self.blocks[self.hash_to_block_id.get(block.hash, block.block_id)]
-        if known.parent_id == block.parent_id and known.token_ids == block.token_ids and known is not block:
+        is_equal = known.parent_id == block.parent_id and known.token_ids == block.token_ids
+        if is_equal and known is not block:
             block.content_id = known.content_id
         else:
-            # A block known by the same hash cannot be reached if its parent was evicted; it must not stand in the way.
+            # A block known by the same hash cannot be reached if its parent was evicted; it must
+            # not stand in the way.
             block.content_id = next(self._content_ids)
             self.hash_to_block_id[block.hash] = block.block_id
-        if self.recorder:
-            parent = seq.block_hashes[i - 1] if i else NO_HASH
-            self.recorder.event("hash", seq, block=block.block_id, hash=block.hash, parent=parent)
 
     def _share(self, block_id: int, seq: Sequence) -> None:
         """Count `seq` as one more owner of a cached block, reviving it if it was free."""
@@ -203,22 +207,21 @@ class BlockManager:
             del self.free_block_ids[block_id]
             self.used_block_ids.add(block_id)
         block.ref_count += 1
-        if self.recorder:
-            self.recorder.event("share", seq, block=block_id)
+
+    def choose_block_to_evict(self) -> int:
+        """Which free block is taken next: the one that was freed longest ago (LRU)."""
+        return next(iter(self.free_block_ids))
 
     def _append_new_block(self, seq: Sequence) -> None:
-        """Hand the block that was freed longest ago to `seq`, forgetting what it had cached."""
+        """Hand a free block to `seq`, forgetting what it had cached."""
         if not self.free_block_ids:
             raise RuntimeError(f"no free block for sequence {seq.seq_id}")
-        block_id, _ = self.free_block_ids.popitem(last=False)
+        block_id = self.choose_block_to_evict()
+        del self.free_block_ids[block_id]
         block = self.blocks[block_id]
         if self.hash_to_block_id.get(block.hash) == block_id:
             del self.hash_to_block_id[block.hash]
-        if self.recorder and block.hash != NO_HASH:
-            self.recorder.event("evict", seq, block=block_id, hash=block.hash)
         block.forget()
         block.ref_count = 1
         self.used_block_ids.add(block_id)
         seq.block_table.append(block_id)
-        if self.recorder:
-            self.recorder.event("append", seq, block=block_id)

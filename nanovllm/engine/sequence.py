@@ -6,12 +6,9 @@ from typing import Any
 
 from ..sampling_params import SamplingParams
 
-# Stands for a token that has been computed on the GPU and is still on its way to the CPU.
-PENDING_TOKEN = -1
-
 
 class SequenceStatus(Enum):
-    """Where a sequence is in its life: WAITING -> RUNNING -> FINISHED, and back to WAITING when preempted."""
+    """WAITING -> RUNNING -> FINISHED, and back to WAITING when preempted."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -22,14 +19,15 @@ class Sequence:
     """The tokens of one request and the state the scheduler keeps for it.
 
     Tokens fall into three ranges, each after the one before:
-    `num_cached_tokens` have their keys and values in the cache, `num_scheduled_tokens` are computed in
-    the current step, the rest wait. `block_table[i]` is the id of the block that holds tokens
-    `i * block_size` to `(i + 1) * block_size - 1`.
+    `num_cached_tokens` have their keys and values in the cache, `num_scheduled_tokens` are computed
+    in the current step, the rest wait. `block_table[i]` is the id of the block that holds tokens `i
+    * block_size` to `(i + 1) * block_size - 1`.
 
     Args:
         token_ids: the prompt, at least one token.
         sampling_params: how its tokens are chosen and when it stops; None for the defaults.
-        block_size: tokens a KV-cache block holds; belongs to the instance, so that engines can differ.
+        block_size: tokens a KV-cache block holds; belongs to the instance, so that engines can
+            differ.
         seq_id: number of the request in its engine.
 
     Raises:
@@ -49,18 +47,17 @@ class Sequence:
         self.status = SequenceStatus.WAITING
         self.token_ids = list(token_ids)
         self.last_token = self.token_ids[-1]
-        self.num_tokens = len(self.token_ids)
-        self.num_prompt_tokens = len(self.token_ids)
+        self.num_tokens = self.num_prompt_tokens = len(self.token_ids)
         self.num_cached_tokens = 0
         self.num_scheduled_tokens = 0
         self.block_table: list[int] = []
         self.block_size = block_size
         self.block_hashes: list[int] = []  # of the full blocks, as far as anyone has asked
         self.sampling_params = SamplingParams() if sampling_params is None else sampling_params
-        self.num_prefix_hit_tokens: int | None = None  # found in the prefix cache at the first admission
+        self.num_prefix_hit_tokens: int | None = None  # found in the cache at the first admission
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
-        self.stop_reason: int | str | None = None  # the stop token id or stop string, if one matched
-        self.error: str | None = None  # why, if the finish reason is "error"
+        self.stop_reason: int | str | None = None  # the stop token id or stop string that matched
+        self.error: str | None = None  # why the finish reason is "error"
 
     def __len__(self) -> int:
         return self.num_tokens
@@ -69,11 +66,9 @@ class Sequence:
         return self.token_ids[index]
 
     def __repr__(self) -> str:
-        return (
-            f"Sequence(seq_id={self.seq_id}, {self.status.name}, {self.num_prompt_tokens} prompt + "
-            f"{self.num_completion_tokens} completion tokens, {self.num_cached_tokens} cached, "
-            f"block_table={self.block_table})"
-        )
+        tokens = f"{self.num_prompt_tokens} prompt + {self.num_completion_tokens} completion tokens"
+        state = f"{self.status.name}, {tokens}, {self.num_cached_tokens} cached"
+        return f"Sequence(seq_id={self.seq_id}, {state}, block_table={self.block_table})"
 
     @property
     def is_finished(self) -> bool:
@@ -110,17 +105,17 @@ class Sequence:
 
     @property
     def last_block_num_tokens(self) -> int:
-        """Tokens in the last block, from 1 to `block_size`."""
+        """Tokens in the last block."""
         return self.num_tokens - (self.num_blocks - 1) * self.block_size
 
     @property
     def num_computed_after_step(self) -> int:
-        """Tokens that will have their keys and values in the cache once the current step has run."""
+        """Tokens whose keys and values will be in the cache once the current step has run."""
         return self.num_cached_tokens + self.num_scheduled_tokens
 
     @property
     def is_cut(self) -> bool:
-        """Whether the current step leaves tokens uncomputed, so that no token can be sampled yet."""
+        """Whether the current step leaves tokens uncomputed, so that none can be sampled yet."""
         return self.num_computed_after_step < self.num_tokens
 
     @property
@@ -131,7 +126,7 @@ class Sequence:
         return self.token_ids[self.num_cached_tokens : self.num_computed_after_step]
 
     def block(self, i: int) -> list[int]:
-        """Token ids of the i-th logical block: `block_size` of them, in the last block perhaps fewer.
+        """Token ids of the i-th logical block: `block_size`, in the last block perhaps fewer.
 
         Raises:
             IndexError: there is no such block; they are numbered from 0, and never from the end.
@@ -149,24 +144,8 @@ class Sequence:
         self.last_token = token_id
         self.num_tokens += 1
 
-    @property
-    def has_pending_token(self) -> bool:
-        """Whether the last token is not known yet (only while the engine works one step ahead)."""
-        return self.last_token == PENDING_TOKEN
-
-    def resolve_pending_token(self, token_id: int) -> None:
-        """Fill in the last token, which has arrived."""
-        self.token_ids[-1] = self.last_token = token_id
-
-    def drop_pending_token(self) -> None:
-        """Forget a last token that will not be waited for."""
-        if self.has_pending_token:
-            self.token_ids.pop()
-            self.num_tokens -= 1
-            self.last_token = self.token_ids[-1]
-
     def rewind(self, num_tokens: int) -> None:
-        """Wait again with the first `num_tokens` tokens and no blocks, whatever an interrupted step has left."""
+        """Wait again, with the first `num_tokens` tokens and no blocks."""
         del self.token_ids[num_tokens:], self.block_hashes[num_tokens // self.block_size :]
         self.num_tokens, self.last_token = num_tokens, self.token_ids[-1]
         self.status = SequenceStatus.WAITING

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from ..utils.context import get_context
 from ..utils.parallel_state import get_tensor_parallel_group
@@ -23,18 +23,20 @@ class VocabParallelEmbedding(nn.Module):
         self.num_embeddings_per_rank = -(-num_embeddings // self.group.size)
         self.vocab_start = self.num_embeddings_per_rank * self.group.rank
         self.vocab_end = self.vocab_start + self.num_embeddings_per_rank
-        self.weight = nn.Parameter(torch.empty(self.num_embeddings_per_rank, embedding_dim), requires_grad=False)
+        weight = torch.empty(self.num_embeddings_per_rank, embedding_dim)
+        self.weight = nn.Parameter(weight, requires_grad=False)
         self.weight.weight_loader = self.weight_loader  # type: ignore[attr-defined]
 
-    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor) -> None:
         """Copy this rank's rows; rows beyond the vocabulary are zero."""
         if loaded_weight.shape != (self.num_embeddings, param.shape[1]):
-            raise ValueError(f"expected shape {[self.num_embeddings, param.shape[1]]}, got {list(loaded_weight.shape)}")
+            expected = [self.num_embeddings, param.shape[1]]
+            raise ValueError(f"expected shape {expected}, got {list(loaded_weight.shape)}")
         rows = loaded_weight[self.vocab_start : self.vocab_end]
         param.data[: len(rows)].copy_(rows)
         param.data[len(rows) :].zero_()
 
-    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, token_ids: Tensor) -> Tensor:
         """[num_tokens] -> [num_tokens, embedding_dim], complete on every rank.
 
         A rank looks up the tokens it holds and contributes zeros for the others.
@@ -48,24 +50,14 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class ParallelLMHead(VocabParallelEmbedding):
-    """Logits over the vocabulary, for the last token of each sequence only: no other is sampled from."""
+    """Logits over the vocabulary, for the last token of each sequence only, to sample from."""
 
     def forward(  # type: ignore[override]
-        self, hidden_states: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor | None:
-        """[num_tokens, hidden_size] -> [num_seqs, vocab_size] on rank 0, None on the other ranks.
-
-        Args:
-            out: where to put the logits of a decode step, so that nobody has to copy them there.
-        """
+        self, hidden_states: Tensor
+    ) -> Tensor | None:
+        """[num_tokens, hidden_size] -> [num_seqs, vocab_size] on rank 0, None on the others."""
         context = get_context()
-        if context.is_prefill and context.cu_seqlens_q is not None:
-            last_tokens = context.cu_seqlens_q[1:] - 1
-            hidden_states = hidden_states[last_tokens]
-        if out is not None and self.group.size == 1:
-            return torch.mm(hidden_states, self.weight.t(), out=out)
+        if context.cu_seqlens_q is not None:
+            hidden_states = hidden_states[context.cu_seqlens_q[1:] - 1]
         logits = self.group.gather(F.linear(hidden_states, self.weight))
-        if logits is None:
-            return None
-        logits = logits[:, : self.num_embeddings]
-        return logits if out is None else out.copy_(logits)
+        return None if logits is None else logits[:, : self.num_embeddings]

@@ -1,19 +1,20 @@
-"""Linear layers split over tensor-parallel ranks, as in Megatron-LM (Shoeybi et al., 2019, section 3).
+"""Linear layers split over tensor-parallel ranks (Megatron-LM: Shoeybi et al., 2019, section 3).
 
-A column-parallel layer computes a part of the outputs on every rank, the row-parallel layer after it takes
-that part as its input, and one all-reduce adds the partial results up. Each layer knows how to cut its
-share out of a full checkpoint tensor (`weight_loader`). Compare vllm/model_executor/layers/linear.py.
+A column-parallel layer computes a part of the outputs on every rank, the row-parallel layer after
+it takes that part as its input, and one all-reduce adds the partial results up. Each layer knows
+how to cut its share out of a full checkpoint tensor (`weight_loader`). Compare
+vllm/model_executor/layers/linear.py.
 """
+
+# mypy: disable-error-code="override"
+# (The loaders of merged weights take one argument more.)
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from ..utils.loader import default_weight_loader
 from ..utils.parallel_state import get_tensor_parallel_group
-
-# Tokens up to which the kernels for small batches are faster on a GPU, and plain products on a CPU.
-SMALL_BATCH = 2
 
 
 def divide(numerator: int, denominator: int) -> int:
@@ -24,9 +25,7 @@ def divide(numerator: int, denominator: int) -> int:
 
 
 class LinearBase(nn.Module):
-    """Weight of shape [output_size, input_size] and an optional bias; both are this rank's share."""
-
-    optimization = "small_batch"
+    """Weight [output_size, input_size] and an optional bias; both are this rank's share."""
 
     def __init__(self, input_size: int, output_size: int, bias: bool = False) -> None:
         super().__init__()
@@ -38,41 +37,25 @@ class LinearBase(nn.Module):
             self.bias.weight_loader = self.weight_loader  # type: ignore[attr-defined]
         else:
             self.register_parameter("bias", None)
-        self.is_fused = False  # set by the engine: a kernel of its own for a few tokens
-        self.packed_weight: torch.Tensor | None = None
 
-    def pack_weight(self) -> None:
-        """Keep a copy of the weight in the layout that oneDNN multiplies fastest on this CPU.
-
-        Plain products of several tokens re-order the whole weight in every call; for one or two they do not.
-        """
-        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, None)
-
-    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """[..., input_size] @ weight.T, by the fastest path that is on."""
-        is_small = x.numel() <= SMALL_BATCH * x.shape[-1]
-        if self.packed_weight is not None and not is_small:
-            return torch.ops.mkldnn._linear_pointwise(x, self.packed_weight, bias, "none", [], "")
-        if self.is_fused and is_small:
-            from .kernels.small_batch import small_linear
-
-            return small_linear(x, self.weight, bias)[0]
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """[..., input_size] @ weight.T + bias."""
         return F.linear(x, self.weight, bias)
 
-    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
-        """Fill `param`, this rank's share of the weight or the bias, from the full `loaded_weight`."""
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor) -> None:
+        """Fill `param`, this rank's share of weight or bias, from the full `loaded_weight`."""
         raise NotImplementedError
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[..., input_size] -> [..., output_size]."""
         return self.multiply(x, self.bias)
 
 
 class ReplicatedLinear(LinearBase):
-    """The whole layer on every rank."""
+    """Every rank holds the whole weight and computes the whole output."""
 
-    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
-        """Copy the tensor as it is."""
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor) -> None:
+        """Copy everything."""
         default_weight_loader(param, loaded_weight)
 
 
@@ -88,13 +71,13 @@ class ColumnParallelLinear(LinearBase):
         self.tp_rank, self.tp_size = group.rank, group.size
         super().__init__(input_size, divide(output_size, self.tp_size), bias)
 
-    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor) -> None:
         """Copy this rank's rows."""
         default_weight_loader(param, shard(loaded_weight, 0, self.tp_rank, self.tp_size))
 
 
 class MergedColumnParallelLinear(ColumnParallelLinear):
-    """Several column-parallel layers with the same input in one matrix product (gate and up projection).
+    """Several column-parallel layers with the same input in one product (gate and up projection).
 
     Args:
         input_size: of each layer.
@@ -105,9 +88,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
         super().__init__(input_size, sum(output_sizes), bias)
         self.output_sizes = [divide(size, self.tp_size) for size in output_sizes]
 
-    def weight_loader(  # type: ignore[override]
-        self, param: nn.Parameter, loaded_weight: torch.Tensor, shard_id: int
-    ) -> None:
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor, shard_id: int) -> None:
         """Copy this rank's rows of the layer number `shard_id` to their place."""
         rows = param.data.narrow(0, sum(self.output_sizes[:shard_id]), self.output_sizes[shard_id])
         default_weight_loader(rows, shard(loaded_weight, 0, self.tp_rank, self.tp_size))
@@ -124,19 +105,20 @@ class QKVParallelLinear(ColumnParallelLinear):
         num_heads, num_kv_heads: heads of the full layer.
     """
 
-    def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias: bool = False) -> None:
+    def __init__(
+        self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias: bool = False
+    ) -> None:
         tp_size = get_tensor_parallel_group().size
         self.head_dim = head_dim
         self.num_heads = divide(num_heads, tp_size)
         self.num_kv_heads = divide(num_kv_heads, tp_size) if num_kv_heads > tp_size else 1
         self.num_kv_head_replicas = divide(tp_size, num_kv_heads) if tp_size > num_kv_heads else 1
-        super().__init__(hidden_size, (self.num_heads + 2 * self.num_kv_heads) * head_dim * tp_size, bias)
+        num_all_heads = (self.num_heads + 2 * self.num_kv_heads) * tp_size
+        super().__init__(hidden_size, num_all_heads * head_dim, bias)
         q_size, kv_size = self.num_heads * head_dim, self.num_kv_heads * head_dim
         self.shards = {"q": (0, q_size), "k": (q_size, kv_size), "v": (q_size + kv_size, kv_size)}
 
-    def weight_loader(  # type: ignore[override]
-        self, param: nn.Parameter, loaded_weight: torch.Tensor, shard_id: str
-    ) -> None:
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor, shard_id: str) -> None:
         """Copy this rank's heads of the projection `shard_id` ("q", "k" or "v") to their place."""
         replicas = 1 if shard_id == "q" else self.num_kv_head_replicas
         heads = shard(loaded_weight, 0, self.tp_rank // replicas, self.tp_size // replicas)
@@ -144,7 +126,7 @@ class QKVParallelLinear(ColumnParallelLinear):
 
 
 class RowParallelLinear(LinearBase):
-    """Rank r holds the r-th part of the input features, i.e. of the columns; the results are added up.
+    """Rank r holds the r-th part of the input features, i.e. of the columns; results are added up.
 
     Args:
         input_size, output_size: of the full layer.
@@ -154,27 +136,25 @@ class RowParallelLinear(LinearBase):
         self.group = get_tensor_parallel_group()
         super().__init__(divide(input_size, self.group.size), output_size, bias)
 
-    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+    def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor) -> None:
         """Copy this rank's columns; a bias is copied whole."""
-        is_bias = param is self.bias
-        part = loaded_weight if is_bias else shard(loaded_weight, 1, self.group.rank, self.group.size)
-        default_weight_loader(param, part)
+        if param is not self.bias:
+            loaded_weight = shard(loaded_weight, 1, self.group.rank, self.group.size)
+        default_weight_loader(param, loaded_weight)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., input_size / ranks] -> [..., output_size], complete on every rank. The bias is added once."""
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., input_size / ranks] -> [..., output_size], complete on every rank.
+
+        The bias is added once.
+        """
         bias = self.bias if self.group.rank == 0 else None
         return self.group.all_reduce(self.multiply(x, bias))
 
-    def add_to(self, stream: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Add the output for `x` to `stream` [num_tokens, output_size], in place; returns `stream`."""
-        if self.bias is not None:
-            return stream.add_(self(x))
-        # What the ranks add up is their parts of the output, and, once, the stream.
-        stream.addmm_(x, self.weight.t(), beta=1 if self.group.rank == 0 else 0)
-        return self.group.all_reduce(stream)
 
+def shard(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
+    """The `rank`-th of `size` equal parts of `tensor` along `dim`.
 
-def shard(tensor: torch.Tensor, dim: int, rank: int, size: int) -> torch.Tensor:
-    """The `rank`-th of `size` equal parts of `tensor` along `dim`. Raises `ValueError` if it does not divide."""
+    Raises `ValueError` if it does not divide.
+    """
     length = divide(tensor.shape[dim], size)
     return tensor.narrow(dim, rank * length, length)

@@ -1,10 +1,10 @@
 """Rotary position embedding (Su et al., 2021): positions as rotations of pairs of features."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the pairs (x[i], x[i + head_dim / 2]) by their angles.
 
     Args:
@@ -29,14 +29,16 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, head_dim: int, max_position: int, base: float) -> None:
         super().__init__()
-        # The rounding of the training code, too: at position 30,000 another one would turn by 0.002 radians more.
-        inverse_frequency = 1.0 / base ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        # The rounding of the training code, too: at position 30,000 another one would turn by 0.002
+        # radians more.
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        inverse_frequency = 1.0 / base**exponents
         angles = torch.outer(torch.arange(max_position, dtype=torch.float32), inverse_frequency)
         cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1).unsqueeze(1)
-        self.cos_sin_cache: torch.Tensor
+        self.cos_sin_cache: Tensor
         self.register_buffer("cos_sin_cache", cos_sin, persistent=False)
 
-    def forward(self, positions: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, positions: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys to their positions.
 
         Args:
@@ -48,5 +50,5 @@ class RotaryEmbedding(nn.Module):
 
 
 def get_rope(head_dim: int, max_position: int, base: float) -> RotaryEmbedding:
-    """A rotary embedding, to be shared by all layers of a model."""
+    """A model's rotary embedding: made once, and used by all its layers."""
     return RotaryEmbedding(head_dim, max_position, base)

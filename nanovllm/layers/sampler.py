@@ -1,15 +1,14 @@
 """From logits to tokens: temperature, min-p, top-k, top-p, and the Gumbel-max trick.
 
-The order of the filters is vLLM's (vllm/v1/sample/sampler.py). Instead of drawing from a stream of random
-numbers, the noise of each (seed, position, token) is a hash of the three: the same request gets the same
-noise on any device, in any batch, after any preemption.
+The order of the filters is vLLM's (vllm/v1/sample/sampler.py). Instead of drawing from a stream of
+random numbers, the noise of each (seed, position, token) is a hash of the three: the same request
+gets the same noise on any device, in any batch, after any preemption.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass
@@ -24,20 +23,12 @@ class SamplingMetadata:
         top_k: [num_seqs] int64 (vocabulary size: keep all), or None.
     """
 
-    temperatures: torch.Tensor
-    seeds: torch.Tensor
-    positions: torch.Tensor
-    min_p: torch.Tensor | None = None
-    top_k: torch.Tensor | None = None
-    top_p: torch.Tensor | None = None
-
-    def to(self, device: torch.device) -> "SamplingMetadata":
-        """The same on another device."""
-        on_device: dict[str, Any] = {}
-        for field in fields(self):
-            tensor = getattr(self, field.name)
-            on_device[field.name] = None if tensor is None else tensor.to(device, non_blocking=True)
-        return SamplingMetadata(**on_device)
+    temperatures: Tensor
+    seeds: Tensor
+    positions: Tensor
+    min_p: Tensor | None = None
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
 
     @property
     def has_filters(self) -> bool:
@@ -48,13 +39,7 @@ class SamplingMetadata:
 class Sampler(nn.Module):
     """Chooses one token a row of logits."""
 
-    optimization = "fused_sampler"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_fused = False  # set by the engine: one pass over the logits if no row filters
-
-    def forward(self, logits: torch.Tensor, metadata: SamplingMetadata | None = None) -> torch.Tensor:
+    def forward(self, logits: Tensor, metadata: SamplingMetadata | None = None) -> Tensor:
         """Sample.
 
         Args:
@@ -64,10 +49,6 @@ class Sampler(nn.Module):
         Returns:
             [num_seqs] int64 token ids.
         """
-        if self.is_fused and metadata is not None and not metadata.has_filters:
-            from .kernels.fused import sample
-
-            return sample(logits, metadata.temperatures, metadata.seeds, metadata.positions)
         greedy = logits.argmax(dim=-1)
         if metadata is None:
             return greedy
@@ -78,26 +59,30 @@ class Sampler(nn.Module):
             scaled = apply_min_p(scaled, metadata.min_p)
         if metadata.top_k is not None or metadata.top_p is not None:
             scaled = apply_top_k_top_p(scaled, metadata.top_k, metadata.top_p)
-        sampled = (scaled + gumbel_noise(metadata.seeds, metadata.positions, logits.shape[-1])).argmax(dim=-1)
-        return torch.where(is_greedy, greedy, sampled)
+        noise = gumbel_noise(metadata.seeds, metadata.positions, logits.shape[-1])
+        return torch.where(is_greedy, greedy, (scaled + noise).argmax(dim=-1))
 
 
-def apply_temperature(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-    """[num_seqs, vocab_size] / [num_seqs] in float32: below 1 sharpens the distribution, above 1 flattens it."""
+def apply_temperature(logits: Tensor, temperatures: Tensor) -> Tensor:
+    """[num_seqs, vocab_size] / [num_seqs] in float32.
+
+    Below 1 a temperature sharpens the distribution, above 1 it flattens it.
+    """
     return logits.float() / temperatures.unsqueeze(-1)
 
 
-def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """Drop tokens less than `min_p` times as likely as the row's most likely one (Nguyen et al., 2024).
+def apply_min_p(logits: Tensor, min_p: Tensor) -> Tensor:
+    """Drop tokens less than `min_p` times as likely as the row's most likely one.
 
-    p >= min_p * p_max is the same as logit >= max logit + log(min_p), so no softmax is needed.
+    Nguyen et al., 2024. p >= min_p * p_max is the same as logit >= max logit + log(min_p), so no
+    softmax is needed.
     """
     threshold = logits.amax(dim=-1, keepdim=True) + min_p.log().unsqueeze(-1)
     return logits.masked_fill(logits < threshold, -torch.inf)
 
 
-def apply_top_k_top_p(logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torch.Tensor | None) -> torch.Tensor:
-    """Keep the `top_k` most likely tokens, then the fewest of these whose probability reaches `top_p`.
+def apply_top_k_top_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """Keep the `top_k` most likely tokens, then the fewest of these that together reach `top_p`.
 
     Tokens as likely as the k-th are all kept. Top-p is nucleus sampling (Holtzman et al., 2020), on
     probabilities renormalized over what top-k kept; the most likely token always stays.
@@ -114,8 +99,10 @@ def apply_top_k_top_p(logits: torch.Tensor, top_k: torch.Tensor | None, top_p: t
     return torch.empty_like(logits).scatter_(-1, order, ascending)
 
 
-def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Gumbel noise: argmax(logits + noise) is a draw from softmax(logits) (Gumbel, 1954; Maddison et al., 2014).
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Gumbel noise: argmax(logits + noise) is a draw from softmax(logits).
+
+    Gumbel, 1954; Maddison et al., 2014.
 
     Args:
         seeds, positions: [num_seqs] int64.
@@ -123,22 +110,29 @@ def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) 
     Returns:
         [num_seqs, vocab_size] float32.
     """
-    key = hash32(hash32(seeds & 0xFFFFFFFF) ^ hash32((seeds >> 32) + 0x51ED27)) ^ hash32(positions + 0x9E3779B9)
+    seed = hash32(hash32(seeds & 0xFFFFFFFF) ^ hash32((seeds >> 32) + 0x51ED27))
+    key = seed ^ hash32(positions + 0x9E3779B9)
     token_ids = torch.arange(vocab_size, device=seeds.device)
     bits = hash32(hash32(key).unsqueeze(-1) ^ (token_ids * 0x9E3779B1))
-    # 23 bits and a half are exact in float32, so this lies in (0, 1) and both logarithms are finite.
+    # 23 bits and a half are exact in float32: this lies in (0, 1), and both logarithms are finite.
     uniform = ((bits >> 9).float() + 0.5) * 2.0**-23
     return -torch.log(-torch.log(uniform))
 
 
-def hash32(x: torch.Tensor) -> torch.Tensor:
-    """Mix int64 numbers to well-spread ones in [0, 2^32): the finalizer of MurmurHash3 (Appleby, 2008)."""
+def hash32(x: Tensor) -> Tensor:
+    """Mix int64 numbers to well-spread ones in [0, 2^32).
+
+    It is the finalizer of MurmurHash3 (Appleby, 2008).
+    """
     x = x & 0xFFFFFFFF
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     return x ^ (x >> 16)
 
 
-def compute_logprobs(logits: torch.Tensor) -> torch.Tensor:
-    """[num_seqs, vocab_size] logits -> float32 log-probabilities, before temperature and filters (as vLLM)."""
+def compute_logprobs(logits: Tensor) -> Tensor:
+    """[num_seqs, vocab_size] logits -> float32 log-probabilities.
+
+    Before temperature and filters, as in vLLM.
+    """
     return logits.float().log_softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""The models the engine can run, by the name that `config.json` gives them under `architectures`."""
+"""The models that the engine can run, by the name under `architectures` in config.json."""
 
 from typing import Any
 
@@ -19,4 +19,4 @@ def get_model_class(hf_config: Any) -> type[nn.Module]:
     for architecture in architectures:
         if architecture in MODELS:
             return MODELS[architecture]
-    raise ValueError(f"architectures={architectures} is not supported; supported: {', '.join(MODELS)}")
+    raise ValueError(f"architectures={architectures} is not supported, only {', '.join(MODELS)}")

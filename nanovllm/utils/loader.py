@@ -6,11 +6,16 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
+
+# Checkpoint names of separate projections -> (packed parameter, shard id).
+PackedModules = dict[str, tuple[str, str | int]]
+# A parameter, or one shard of it.
+Target = tuple[str, str | int | None]
 
 
-def default_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
-    """Copy a whole tensor. Raises `ValueError` if the shapes differ (`copy_` alone would broadcast)."""
+def default_weight_loader(param: Tensor, loaded_weight: Tensor) -> None:
+    """Copy a whole tensor. Raises `ValueError` for another shape (`copy_` would broadcast)."""
     if param.shape != loaded_weight.shape:
         raise ValueError(f"expected shape {list(param.shape)}, got {list(loaded_weight.shape)}")
     param.data.copy_(loaded_weight)
@@ -19,13 +24,13 @@ def default_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> N
 def load_model(model: nn.Module, path: str | Path) -> None:
     """Fill every parameter of `model` from the safetensors files in the directory `path`.
 
-    A model may name packed parameters in `packed_modules_mapping`, e.g. `{"q_proj": ("qkv_proj", "q")}`: the
-    tensor `...q_proj.weight` goes to the parameter `...qkv_proj.weight`, as its shard `"q"`. A parameter with
-    an attribute `weight_loader` is filled by it.
+    A model may name packed parameters in `packed_modules_mapping`, e.g. `{"q_proj": ("qkv_proj",
+    "q")}`: the tensor `...q_proj.weight` goes to the parameter `...qkv_proj.weight`, as its shard
+    `"q"`. A parameter with an attribute `weight_loader` is filled by it.
 
     Raises:
-        ValueError: no safetensors files, an unreadable one, or tensors that are missing, unknown, mis-shaped, or there
-            twice.
+        ValueError: no safetensors files, an unreadable one, or tensors that are missing, unknown,
+            mis-shaped, or there twice.
     """
     params = dict(model.named_parameters())
     packed = getattr(model, "packed_modules_mapping", {})
@@ -36,7 +41,7 @@ def load_model(model: nn.Module, path: str | Path) -> None:
     seen: set[str] = set()
     for name, loaded_weight in iterate_weights(Path(path)):
         if name in seen:
-            raise ValueError(f"the weights in {path} hold {name} twice; keep the files of one model only")
+            raise ValueError(f"the weights in {path} hold {name} twice; keep one model's files")
         seen.add(name)
         target, shard_id = resolve_packed(name, packed)
         if target not in params:
@@ -46,12 +51,12 @@ def load_model(model: nn.Module, path: str | Path) -> None:
         missing.discard((target, shard_id))
     if missing or unknown:
         raise ValueError(
-            f"the weights in {path} do not fit the model; missing: {sorted(map(_describe, missing)) or 'none'}; "
-            f"unknown: {sorted(unknown) or 'none'}"
+            f"the weights in {path} do not fit the model; missing: "
+            f"{sorted(map(_describe, missing)) or 'none'}; unknown: {sorted(unknown) or 'none'}"
         )
 
 
-def iterate_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def iterate_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of everything in the directory's safetensors files, one at a time.
 
     Raises:
@@ -67,7 +72,7 @@ def iterate_weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files that transformers would read: model.safetensors, else those of the index; else all there are.
+    """The files that transformers would read: model.safetensors, else those of the index; else all.
 
     Raises:
         ValueError: there are none, or the index cannot be read.
@@ -83,11 +88,11 @@ def weight_files(path: Path) -> list[Path]:
             raise ValueError(f"{index} cannot be read: {error!r}") from error
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"{path} has no *.safetensors files; convert the model or use load_format='dummy'")
+        raise ValueError(f"{path} has no *.safetensors files; convert it or load_format='dummy'")
     return files
 
 
-def resolve_packed(name: str, packed: dict[str, tuple[str, str | int]]) -> tuple[str, str | int | None]:
+def resolve_packed(name: str, packed: PackedModules) -> Target:
     """Parameter name and shard id for the tensor `name` of a checkpoint."""
     for part, (packed_part, shard_id) in packed.items():
         if f".{part}." in name:
@@ -96,7 +101,7 @@ def resolve_packed(name: str, packed: dict[str, tuple[str, str | int]]) -> tuple
 
 
 def load_weight(
-    param: nn.Parameter, loaded_weight: torch.Tensor, shard_id: str | int | None = None, name: str = "tensor"
+    param: nn.Parameter, loaded_weight: Tensor, shard_id: str | int | None, name: str
 ) -> None:
     """Hand one tensor to its parameter's weight loader.
 
@@ -108,13 +113,13 @@ def load_weight(
         loader(param, loaded_weight) if shard_id is None else loader(param, loaded_weight, shard_id)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
-            f"{name} of shape {list(loaded_weight.shape)} does not fit a parameter of shape {list(param.shape)}"
-            f"{f' (shard {shard_id!r})' if shard_id is not None else ''}: {error}"
+            f"{name} of shape {list(loaded_weight.shape)} does not fit a parameter of shape "
+            f"{list(param.shape)}{'' if shard_id is None else f' (shard {shard_id!r})'}: {error}"
         ) from error
 
 
 def init_dummy_weights(model: nn.Module, seed: int = 0) -> None:
-    """Fill the parameters with small random numbers (norms with ones): for benchmarks without weights."""
+    """Fill the parameters with small random numbers, norms with ones: for benchmarks."""
     device = next(model.parameters()).device
     generator = torch.Generator(device=device).manual_seed(seed)
     for name, param in model.named_parameters():
@@ -126,12 +131,12 @@ def init_dummy_weights(model: nn.Module, seed: int = 0) -> None:
             param.data.normal_(std=0.02, generator=generator)
 
 
-def _sources(name: str, packed: dict[str, tuple[str, str | int]]) -> list[tuple[str, str | int | None]]:
+def _sources(name: str, packed: PackedModules) -> list[Target]:
     """Every (parameter, shard id) that has to be filled for the parameter `name`."""
     shards = [shard_id for packed_part, shard_id in packed.values() if f".{packed_part}." in name]
     return [(name, shard_id) for shard_id in shards] or [(name, None)]
 
 
-def _describe(source: tuple[str, str | int | None]) -> str:
+def _describe(source: Target) -> str:
     name, shard_id = source
     return name if shard_id is None else f"{name}[{shard_id}]"

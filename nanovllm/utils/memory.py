@@ -1,4 +1,4 @@
-"""The memory budget: how much there is, what a block of the KV cache takes, and how many blocks fit."""
+"""The memory budget: how much there is, what a block takes, and how many blocks fit."""
 
 from pathlib import Path
 
@@ -8,13 +8,15 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int:
-    """Bytes that a new allocation may take: what the machine has left, or the container, if that has a limit.
+    """Bytes that a new allocation may take: what the machine has left, or the container.
 
-    A container (cgroup v2) that goes beyond its limit is killed without a word, however much the machine has.
+    A container (cgroup v2) that goes beyond its limit is killed without a word, however much the
+    machine has.
     """
     available = psutil.virtual_memory().available
     try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        names = ("memory.max", "memory.current")
+        limit, used = (int((CGROUP / name).read_text()) for name in names)
         stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
         reclaimable = int(stat["file"])  # cached files count as used, but make room
     except (OSError, ValueError, KeyError):  # not a container, or one without a limit ("max")
@@ -22,10 +24,13 @@ def available_memory() -> int:
     return max(0, min(available, limit - used + reclaimable))
 
 
-def kv_block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, element_size: int) -> int:
+def kv_block_bytes(
+    num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, element_size: int
+) -> int:
     """Bytes of one block of the KV cache.
 
-    Every token has a key and a value, of `head_dim` numbers each, in every layer and for every KV head.
+    Every token has a key and a value, of `head_dim` numbers each, in every layer and for every KV
+    head.
 
     Args:
         num_kv_heads: those of one rank.
@@ -34,7 +39,9 @@ def kv_block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim
     return 2 * num_layers * block_size * num_kv_heads * head_dim * element_size
 
 
-def num_blocks_that_fit(total: int, in_use: int, activations: int, utilization: float, block_bytes: int) -> int:
+def num_blocks_that_fit(
+    total: int, in_use: int, activations: int, utilization: float, block_bytes: int
+) -> int:
     """How many blocks of KV cache a device has room for.
 
     The engine may fill the device up to a share of its whole memory. That limit is for

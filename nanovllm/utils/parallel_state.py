@@ -1,7 +1,8 @@
 """The tensor-parallel group that layers are built for.
 
-A layer reads the group when it is constructed and keeps it, so models of different groups live in one
-process. The names follow vllm/distributed/parallel_state.py; the scheme is Megatron-LM's (Shoeybi et al., 2019).
+A layer reads the group when it is constructed and keeps it, so models of different groups live in
+one process. The names follow vllm/distributed/parallel_state.py; the scheme is Megatron-LM's
+(Shoeybi et al., 2019).
 """
 
 import threading
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,19 @@ class TensorParallelGroup:
     size: int = 1
     process_group: dist.ProcessGroup | None = None
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """Sum of `x` over the ranks, in place, on every rank."""
         if self.size > 1:
             dist.all_reduce(x, group=self.process_group)
         return x
 
-    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+    def broadcast(self, x: Tensor) -> Tensor:
         """Rank 0's `x`, in place, on every rank."""
         if self.size > 1:
             dist.broadcast(x, group=self.process_group, group_src=0)
         return x
 
-    def gather(self, x: torch.Tensor) -> torch.Tensor | None:
+    def gather(self, x: Tensor) -> Tensor | None:
         """Concatenation of every rank's `x` along the last dimension, on rank 0; None elsewhere."""
         if self.size == 1:
             return x

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..engine.llm_engine import LLMEngine
+from ..llm import LLM
 from ..sampling_params import SamplingParams
 from .record import git_commit
 
@@ -27,7 +27,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def measure_steps(
-    make_llm: Callable[..., LLMEngine],
+    make_llm: Callable[..., LLM],
     model: str,
     batch_sizes: tuple[int, ...] = BATCH_SIZES,
     context_len: int = 512,
@@ -60,12 +60,13 @@ def measure_steps(
                 if name == "eager":
                     row["kernels_per_step"] = count_kernels(llm, batch_size, context_len)
                 else:
-                    row["graph_bs"] = min(size for size in llm.model_runner.graphs if size >= batch_size)  # type: ignore[union-attr]
+                    graphs = llm.llm_engine.model_runner.graphs
+                    row["graph_bs"] = min(size for size in graphs if size >= batch_size)
             result = provenance(llm, model)
     return result | {"context_len": context_len, "warmup": warmup, "iters": iters, "rows": list(rows.values())}
 
 
-def time_steps(llm: LLMEngine, batch_size: int, context_len: int, warmup: int, iters: int) -> list[float]:
+def time_steps(llm: LLM, batch_size: int, context_len: int, warmup: int, iters: int) -> list[float]:
     """[10th percentile, median, 90th percentile] in milliseconds of a decode step of `batch_size` sequences."""
     seq_ids = start_decode(llm, batch_size, context_len, warmup + iters + 1)
     times = []
@@ -81,7 +82,7 @@ def time_steps(llm: LLMEngine, batch_size: int, context_len: int, warmup: int, i
     return [round(value, 4) for value in (cuts[0], statistics.median(times[warmup:]), cuts[-1])]
 
 
-def start_decode(llm: LLMEngine, batch_size: int, context_len: int, max_tokens: int) -> list[int]:
+def start_decode(llm: LLM, batch_size: int, context_len: int, max_tokens: int) -> list[int]:
     """Add requests of random tokens, and run steps until all of them decode; returns their numbers."""
     rng = Random(batch_size)
     params = SamplingParams(temperature=1.0, max_tokens=max_tokens, ignore_eos=True)
@@ -94,7 +95,7 @@ def start_decode(llm: LLMEngine, batch_size: int, context_len: int, max_tokens: 
     return seq_ids
 
 
-def count_kernels(llm: LLMEngine, batch_size: int, context_len: int) -> int:
+def count_kernels(llm: LLM, batch_size: int, context_len: int) -> int:
     """Kernels that one decode step launches on the GPU."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -112,7 +113,7 @@ def count_kernels(llm: LLMEngine, batch_size: int, context_len: int) -> int:
     )
 
 
-def provenance(llm: LLMEngine, model: str) -> dict[str, Any]:
+def provenance(llm: LLM, model: str) -> dict[str, Any]:
     """On what, with what, when and by which command something was measured."""
     on_gpu = llm.config.device == "cuda"
     return {

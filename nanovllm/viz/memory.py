@@ -16,8 +16,8 @@ import ipywidgets as w  # type: ignore[import-untyped]
 import torch
 import traitlets as t
 
-from ..config import load_hf_config, resolve_model
-from ..engine.model_runner import ModelRunner
+from ..layers.attention import Attention
+from ..model_files import load_hf_config, resolve_model
 from ..models.qwen3 import Qwen3ForCausalLM
 from ..utils.memory import kv_block_bytes, num_blocks_that_fit
 from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
@@ -73,7 +73,7 @@ def model_size(name: str, num_ranks: int = 1) -> ModelSize:
     hf_config = _published_config(name) if name in PUBLISHED else load_hf_config(resolve_model(name))
     with torch.device("meta"), tensor_parallel_group(TensorParallelGroup(0, num_ranks)):
         model = Qwen3ForCausalLM(hf_config)
-    layers = ModelRunner.attention_layers(model)
+    layers = [layer for layer in model.modules() if isinstance(layer, Attention)]
     return ModelSize(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         activations_per_token=4 * (hf_config.hidden_size + hf_config.intermediate_size // num_ranks),

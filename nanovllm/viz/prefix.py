@@ -338,6 +338,7 @@ class Simulation:
     steps: int
     steps_without_cache: int
     preemptions: int
+    preemptions_without_cache: int
     settings: dict[str, Any] = field(default_factory=dict)
 
     def hit_rate(self, n: int | None = None) -> float:
@@ -378,12 +379,12 @@ def simulate(
         config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
     )
     config.enable_prefix_caching = False
-    _, _, (tokens_without, steps_without, _) = _run_simulation(
+    _, _, (tokens_without, steps_without, preemptions_without) = _run_simulation(
         config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
     )
     results = [SimulatedRequest(shares, len(prompt), n) for (shares, prompt), n in zip(requests, cached, strict=True)]
     settings = {"share": share, "prefix_tokens": prefix_tokens, "num_blocks": num_blocks, "block_size": block_size}
-    return Simulation(results, tokens, tokens_without, steps, steps_without, preemptions, settings)
+    return Simulation(results, tokens, tokens_without, steps, steps_without, preemptions, preemptions_without, settings)
 
 
 def _run_simulation(
@@ -470,6 +471,7 @@ def simulation_table(simulation: Simulation) -> str:
     rows = (
         ("prefill tokens computed", simulation.prefill_tokens, simulation.prefill_tokens_without_cache),
         ("steps", simulation.steps, simulation.steps_without_cache),
+        ("preemptions, which compute tokens again", simulation.preemptions, simulation.preemptions_without_cache),
     )
     body = "".join(f"<tr><td>{html.escape(name)}</td><td>{a}</td><td>{b}</td></tr>" for name, a, b in rows)
     return f"<table><tr><th></th><th>with prefix cache</th><th>without</th></tr>{body}</table>"

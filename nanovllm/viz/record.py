@@ -13,10 +13,10 @@ from typing import Any
 
 from ..config import Config
 from ..engine.block_manager import BlockManager
-from ..engine.llm_engine import LLMEngine
 from ..engine.scheduler import Scheduler
 from ..engine.sequence import Sequence
 from ..engine.trace import TraceRecorder
+from ..llm import LLM
 from ..sampling_params import SamplingParams
 from .trace import Trace, check_trace, complete_events, save_trace
 
@@ -24,7 +24,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def record(
-    llm: LLMEngine,
+    llm: LLM,
     prompts: SequenceOf[str | list[int]],
     params: SamplingParams | SequenceOf[SamplingParams],
     arrive: SequenceOf[int] | None = None,
@@ -35,7 +35,8 @@ def record(
     """Run prompts through an engine, a learner's too, and return the trace of all steps.
 
     Args:
-        llm: an idle engine; what its prefix cache holds stays in it.
+        llm: an idle engine, on a GPU one with `disabled_optimizations=("step_ahead",)`; what its prefix cache holds
+            stays in it.
         prompts: strings or lists of token ids.
         params: one for all, or one a prompt.
         arrive: the step before which each prompt is added, not decreasing; None adds all before the first.
@@ -44,10 +45,11 @@ def record(
         keep_error: an exception of the engine ends the trace instead of being raised.
 
     Raises:
-        ValueError: the lists differ in length.
+        ValueError: the lists differ in length, or the engine begins a step before the last one has ended.
     """
     arrivals = _arrivals(prompts, params, arrive)  # checked before the recorder attaches itself
     recorder = TraceRecorder(llm, made_by=made_by, commit=git_commit())
+    _note_policy(recorder)
     _drive(recorder, arrivals, llm.add_request, llm.step, llm.is_finished, max_steps, keep_error)
     for seq in recorder.trace["seqs"].values():
         seq["texts"] = token_texts(llm.tokenizer, [*seq["prompt_ids"], *seq["output_ids"]])
@@ -79,6 +81,7 @@ def record_scheduler(
     arrivals = _arrivals(prompts, params, arrive)
     engine: Any = SimpleNamespace(config=config, scheduler=scheduler)
     recorder = TraceRecorder(engine, made_by, git_commit(), kind="real-scheduler+scripted-tokens")
+    _note_policy(recorder)
     rng, seq_ids = random.Random(seed), count()
 
     def add(prompt: Any, prompt_params: SamplingParams) -> None:
@@ -99,6 +102,14 @@ def _arrivals(
     if not len(prompts) == len(params) == len(arrive):
         raise ValueError(f"got {len(prompts)} prompts, {len(params)} params and {len(arrive)} arrivals")
     return list(zip(arrive, prompts, params, strict=True))
+
+
+def _note_policy(recorder: TraceRecorder) -> None:
+    """Say in the trace that somebody's own rule chooses who is preempted, so that none is wrong."""
+    scheduler_class: Any = type(recorder.scheduler)
+    plain = scheduler_class.__mro__[-2]
+    if "choose_victim" in vars(recorder.scheduler) or scheduler_class.choose_victim is not plain.choose_victim:
+        recorder.trace["config"]["own_victims"] = True
 
 
 def _drive(
@@ -123,9 +134,7 @@ def _drive(
         if not keep_error:
             raise
         recorder.trace["error"] = f"{type(error).__name__}: {error}"
-        if len(recorder.trace["steps"]) == 1 or recorder.trace["steps"][-1]["kind"] != "init":
-            recorder.end_step("error", [], None)
-        recorder.trace["steps"][-1]["kind"] = "error"  # an engine has begun anew already
+        recorder.end_step("error", [], None)
     finally:
         recorder.detach()
 
@@ -134,8 +143,7 @@ def run_step(scheduler: Scheduler, recorder: TraceRecorder | None, rng: random.R
     """One step of a scheduler with scripted tokens; returns the number of tokens it computed."""
     seqs, is_prefill = scheduler.schedule()
     counts = [(seq.seq_id, seq.num_scheduled_tokens) for seq in seqs]
-    scheduler.postprocess(seqs, [None if seq.is_cut else rng.randrange(1, 1000) for seq in seqs], is_prefill)
-    scheduler.take_finished()
+    scheduler.postprocess(seqs, [None if seq.is_cut else rng.randrange(1, 1000) for seq in seqs])
     if recorder:
         recorder.end_step("prefill" if is_prefill else "decode", counts, None)
     return sum(count for _, count in counts)
@@ -202,7 +210,9 @@ BATCH: dict[str, Any] = {
 
 def record_shipped(plan: dict[str, Any], model: str, device: str = "cpu") -> Trace:
     """Run one of the plans above, greedily."""
-    with LLMEngine(model, device=device, max_model_len=256, **plan["config"]) as llm:
+    # A trace shows each step with its tokens, so none may begin before the last one has ended.
+    options = plan["config"] | {"max_model_len": 256, "disabled_optimizations": ("step_ahead",)}
+    with LLM(model, device=device, **options) as llm:
         for prompt in ("One", "Two", "Sun"):
             llm.generate(prompt, SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
         llm.scheduler.reset([])  # an empty cache, but the lengths of the answers are remembered

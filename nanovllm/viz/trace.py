@@ -9,7 +9,8 @@ A trace is plain JSON data, made by `nanovllm.engine.trace.TraceRecorder`:
 
 `after` is the state at the end of a step; `kv` counts the tokens of a sequence whose keys and values are stored. A run
 begins with an entry of the kind "init"; so it does anew after a step that was interrupted, whose events stand there. A
-run that raised ends with a step of the kind "error", and `trace["error"]` says what.
+run that raised ends with a step of the kind "error", and `trace["error"]` says what. `config["own_victims"]` is there
+if the scheduler has a rule of its own for whom it preempts.
 That a trace comes first and pictures are drawn from it, forwards and backwards, is the idea of Python Tutor
 (Guo, 2013); that the learner's own run is drawn, right or wrong, that of GPU-Puzzles (Rush).
 """
@@ -95,8 +96,8 @@ def owners(state: dict[str, Any]) -> dict[int, list[int]]:
 def complete_events(trace: Trace) -> Trace:
     """Add the events that the states show and nobody recorded, marked `"derived": True`; returns the trace.
 
-    A learner's scheduler or block manager need not call the recorder; its run is drawn all the same. Why a
-    sequence was refused cannot be derived.
+    A learner's scheduler or block manager need not have the methods that the recorder watches; its run is drawn all
+    the same. Why a sequence was refused cannot be derived.
     """
     for i, step in enumerate(trace["steps"]):
         if step["kind"] == "error" or (i and step["kind"] == "init"):
@@ -322,6 +323,9 @@ def _check_refusals(trace: Trace, i: int) -> Iterator[str]:
     # Whom a prefill computes has joined the running ones by the time that somebody is refused.
     running = len(before["running"]) + (len(step["scheduled"]) if step["kind"] == "prefill" else 0)
     computed = sum(item["n"] for item in step["scheduled"])
+    budget, most = config["max_num_batched_tokens"], min(config["max_num_seqs"], config["max_num_batched_tokens"])
+    if any(earlier["kind"] == "init" for earlier in trace["steps"][1:i]):
+        budget = most = 0  # the engine began anew, perhaps with smaller steps, because a GPU had no memory for one
     for event in step["events"]:
         kind, name = event["event"], name_of(trace, event["seq"])
         taken += kind == "append" or (kind == "share" and event["block"] in before["free"])
@@ -337,23 +341,24 @@ def _check_refusals(trace: Trace, i: int) -> Iterator[str]:
             yield f"{name} was refused and computed in the same step"
         if event["reason"] == "no_blocks" and needed <= free:
             yield f"{name} was refused for want of blocks, but needs {needed} and {free} are free"
-        if event["reason"] == "token_budget" and computed < config["max_num_batched_tokens"]:
+        if event["reason"] == "token_budget" and computed < budget:
             yield f"{name} was refused for want of token budget, but only {computed} tokens are computed"
-        if event["reason"] == "max_seqs" and running < min(config["max_num_seqs"], config["max_num_batched_tokens"]):
+        if event["reason"] == "max_seqs" and running < most:
             yield f"{name} was refused because of max_num_seqs, but only {running} sequences run"
         if event["reason"] == "no_headroom" and not running:
             yield f"{name} was refused to leave room for others, but no other runs"
 
 
 def _check_preemptions(trace: Trace, i: int) -> Iterator[str]:
-    """The newest running sequence makes room, and loses all its blocks."""
+    """The newest running sequence makes room, unless the scheduler has a rule of its own, and loses all its blocks."""
     running, after = list(state_before(trace, i)["running"]), trace["steps"][i]["after"]
+    has_own_rule = trace["config"].get("own_victims", False)
     for event in trace["steps"][i]["events"]:
         if event["event"] == "finish" and event["seq"] in running:
             running.remove(event["seq"])
         if event["event"] != "preempt":
             continue
-        if not running or running[-1] != event["seq"]:
+        if event["seq"] not in (running if has_own_rule else running[-1:]):
             newest = name_of(trace, running[-1]) if running else "nobody"
             yield f"{name_of(trace, event['seq'])} was preempted, but the newest running sequence is {newest}"
         if event["seq"] in running:

@@ -359,8 +359,7 @@ class PrefixExplorer(StepWidget):
 
 def bundled_tokenizer() -> Any:
     """The tokenizer of the bundled model."""
-    from ..config import resolve_model
-    from ..engine.llm_engine import load_tokenizer
+    from ..model_files import load_tokenizer, resolve_model
 
     return load_tokenizer(resolve_model("qwen3-tiny"))
 
@@ -485,7 +484,7 @@ class PrefixSimulation(StepWidget):
         return (
             f"real Scheduler and BlockManager, scripted tokens; {s['num_requests']} requests, "
             f"{100 * s['share']:.0f} % with a common prefix of {s['prefix_tokens']} tokens, {s['num_blocks']} blocks "
-            f"of {s['block_size']} tokens, seed {s['seed']}; {self.simulation.preemptions} preemptions"
+            f"of {s['block_size']} tokens, seed {s['seed']}"
         )
 
     def layout_children(self) -> tuple[w.Widget, ...]:

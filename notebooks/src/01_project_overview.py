@@ -26,11 +26,7 @@ import time
 from textwrap import fill
 
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.colors import ListedColormap
-from transformers import AutoModelForCausalLM
-
-from nanovllm import LLM, SamplingParams
 
 # White behind every picture, so that it stays legible in a dark theme.
 plt.rcParams.update(dict.fromkeys(["figure.facecolor", "axes.facecolor", "savefig.facecolor"], "white"))
@@ -45,6 +41,8 @@ BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#
 # The name of any Qwen3 model, or a directory with its files, works too.
 
 # %%
+from nanovllm import LLM, SamplingParams
+
 llm = LLM("qwen3-tiny")
 
 # %% [markdown]
@@ -99,6 +97,9 @@ for piece in llm.stream(story, SamplingParams(temperature=0, max_tokens=40)):
 # it, from the same files, so that we need nothing but its forward pass.
 
 # %%
+import torch
+from transformers import AutoModelForCausalLM
+
 model_directory = llm.config.model_path
 hf_model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=llm.config.dtype).to(llm.config.device)
 
@@ -423,10 +424,10 @@ small.exit()
 # 2. **Run.** Send their tokens through the model, and pick a next token for each of them.
 # 3. **Take in.** Append the new tokens. Who is done leaves, and the blocks are free again.
 #
-# This is what it promises. The code below is not a copy: it is cut out of the engine when this notebook is built.
+# This is its heart. The code below is not a copy: it is cut out of the engine when this notebook is built.
 
 # %%
-# {{source nanovllm/engine/llm_engine.py:LLMEngine.step}}
+# {{source nanovllm/engine/llm_engine.py:LLMEngine.run_step}}
 
 # %% [markdown]
 # ## The map
@@ -439,9 +440,9 @@ from pathlib import Path
 import nanovllm
 
 package = Path(nanovllm.__file__).parent
-patterns = ["llm.py", "engine/*.py", "models/*.py", "layers/**/*.py", "utils/*.py", "*.py"]
+patterns = ["llm.py", "engine/*.py", "models/*.py", "layers/**/*.py", "utils/*.py", "*.py", "levers/*.py"]
 sizes, colors = {}, {}
-for pattern, color in zip(patterns, [PINK, BLUE, ORANGE, GREEN, GRAY, PINK], strict=True):
+for pattern, color in zip(patterns, [PINK, BLUE, ORANGE, GREEN, GRAY, PINK, "white"], strict=True):
     for file in sorted(package.glob(pattern)):
         name = file.relative_to(package).as_posix()
         if file.name != "__init__.py":
@@ -449,9 +450,11 @@ for pattern, color in zip(patterns, [PINK, BLUE, ORANGE, GREEN, GRAY, PINK], str
             colors.setdefault(name, color)
 
 figure, axis = plt.subplots(figsize=(8, 0.24 * len(sizes)))
-bars = axis.barh(list(sizes), list(sizes.values()), color=list(colors.values()))
+bars = axis.barh(list(sizes), list(sizes.values()), color=list(colors.values()), edgecolor=GRAY)
 axis.bar_label(bars, padding=2, fontsize=8)
-axis.set(title=f"nanovllm: {sum(sizes.values()):,} lines, with comments and docstrings", xlabel="lines")
+num_levers = sum(size for name, size in sizes.items() if name.startswith("levers/"))
+num_lines = sum(sizes.values()) - num_levers
+axis.set(title=f"nanovllm: {num_lines:,} lines, and {num_levers:,} of levers (white)", xlabel="lines, with comments")
 axis.tick_params(axis="y", labelsize=8)
 axis.margins(y=0.01)
 axis.invert_yaxis()
@@ -461,6 +464,7 @@ plt.show()
 # | part | its question |
 # |---|---|
 # | `llm.py` | What does the user call? |
+# | `prompts.py`, `outputs.py` | How does text become token ids, and token ids text? |
 # | `config.py`, `sampling_params.py` | What can be set, for the engine and for one request? |
 # | `engine/llm_engine.py` | What is one step? |
 # | `engine/scheduler.py` | Who takes part in the next step? |
@@ -470,9 +474,11 @@ plt.show()
 # | `models/qwen3.py` | What is the model made of? |
 # | `layers/` | What does each part of it compute? |
 # | `utils/` | How do weights get in, and how do layers learn about the batch? |
+# | `levers/` (white) | What makes it faster? |
 #
-# Arrows between them go one way only: `llm → engine → models → layers → utils`. You can read a file without
-# those above it.
+# Arrows between them go one way only: `llm → levers → engine → models → layers → utils`. You can read a file without
+# those above it. In particular, the engine knows nothing of its levers: without any of them it is complete, and that
+# plain engine is what this course builds. The levers come last, in chapter 17.
 
 # %% [markdown]
 # ## Change it

@@ -53,10 +53,11 @@ BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#
 #
 # Our engine would refuse it. To see why, we go around its checks: `smuggle` changes a field after it was checked.
 # (The engines of this chapter are `SMALL`: their blocks hold 16 tokens, so that little memory is enough. More about
-# that below.)
+# that below. And they are plain: the faster paths of chapter 17 are off.)
 
 # %%
 SMALL = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 256}
+SMALL["disabled_optimizations"] = "all"
 
 
 def smuggle(**fields):
@@ -191,7 +192,7 @@ print(f"your guess was {my_guess} %; it is {100 * check_seconds / step_seconds:.
 # | `attention_backend` | `"auto"` | which code computes attention (chapter 10) |
 # | `enable_prefix_caching` | `True` | share the blocks of equal prefixes (chapter 5) |
 # | `enforce_eager` | `False` | `True`: no CUDA graphs (chapter 17) |
-# | `disabled_optimizations` | `()` | faster paths not to take |
+# | `disabled_optimizations` | `()` | names of faster paths not to take, or `"all"` (chapter 17) |
 # | `seed` | `0` | for requests that have no seed of their own |
 #
 # ## What one request may ask for
@@ -409,8 +410,9 @@ plt.show()
 # %% [markdown]
 # ## Memory
 #
-# The other thing that can break an engine is memory. A request that asks for too much can be refused. An engine that
-# runs out of memory in the middle of a step loses the work of all its requests. So it counts beforehand.
+# The other thing that can break an engine is memory. A request that asks for too much can be refused. When memory runs
+# out in the middle of a step, all its requests are hit. (On a GPU, ours first tries a step of half the size. On a CPU,
+# the system ends the whole program.) So an engine counts beforehand.
 #
 # Three things need room:
 #
@@ -418,13 +420,13 @@ plt.show()
 # * **activations**: what a step computes in between; they come and go, and grow with the tokens in a step;
 # * the **KV cache**: keys and values of every token of every running request.
 #
-# How much is that last one? Measured on an engine with its default options:
+# How much is that last one? Measured on a plain engine, all of whose other options have their defaults:
 
 # %%
-with LLM("qwen3-tiny", device="cpu") as llm:
-    config = llm.config
-    weights = sum(parameter.nbytes for parameter in llm.model_runner.model.parameters())
-    cache = llm.model_runner.kv_cache.nbytes
+with LLM("qwen3-tiny", device="cpu", disabled_optimizations="all") as llm:
+    config, runner = llm.config, llm.llm_engine.model_runner
+    weights = sum(parameter.nbytes for parameter in runner.model.parameters())
+    cache = runner.kv_cache.nbytes
     text = "Once upon a time, there was a little girl."
     bytes_as_text = len(text) / len(llm.tokenizer.encode(text))
 
@@ -503,11 +505,12 @@ plt.show()
 # not start.
 #
 # How does the engine know? On a GPU it does not estimate: it loads the weights, runs the largest prefill that its
-# options allow, records two CUDA graphs for a try, and looks.
+# options allow, and looks what that took.
 #
-# {{source nanovllm/engine/model_runner.py:ModelRunner.measure_memory}}
+# {{source nanovllm/engine/model_runner.py:ModelRunner.warmup_model}}
 #
-# These three numbers, the limit and the size of a block decide how many blocks there will be. That function is yours.
+# How large the memory is, and how much of it is in use by then, the GPU's driver says. These three numbers, the limit
+# and the size of a block decide how many blocks there will be. That function is yours.
 
 # %%
 # {{exercise ch03.num_blocks_that_fit}}
@@ -537,7 +540,7 @@ MemoryBudget(num_blocks_that_fit=fit)
 # | the same | `max_num_batched_tokens` down | long prompts take more steps |
 # | the same | a smaller model, a 16-bit `dtype`, or `tensor_parallel_size` up | quality, or more GPUs |
 # | `num_kvcache_blocks=...` does not fit | lower it, or leave it at -1 | fewer requests at once |
-# | prompt "more than the whole KV cache holds" | more blocks, by the knobs above | |
+# | a prompt is longer than "the whole KV cache" | more blocks, by the knobs above | |
 # | it runs, but requests wait or are preempted | the same | |
 #
 # Lowering `max_model_len` makes no room in the cache: blocks are given when tokens come, not for the longest possible
@@ -568,16 +571,16 @@ for num_blocks in (40, 10):
 
 for num_blocks, trace in traces.items():
     together = [len(step["scheduled"]) for step in trace["steps"] if step["scheduled"]]
-    print(f"{num_blocks} blocks: {len(together)} steps, at most {max(together)} requests in one")
+    print(f"{num_blocks} blocks: {len(together)} steps, {sum(together) / len(together):.1f} requests in one on average")
 written = [[seq["output_ids"] for seq in trace["seqs"].values()] for trace in traces.values()]
 print("the same text:", written[0] == written[1])
 Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 
 # %% [markdown]
-# With 10 blocks, not everybody fits: look at the hatched parts, where somebody waits. The text is the same, only
-# later. The weights are read for smaller batches, more often. It can get worse: when the engine has let in more than
-# it can keep, somebody must give blocks back and compute again. That is a **preemption**. Chapter 6 is about who
-# waits, and who gives back.
+# With 10 blocks, all four begin: there is room for their prompts. Then they grow, until no block is left. D came last,
+# and has to give its blocks back: that is a **preemption**. It waits, hatched, until somebody ends, and then all its
+# tokens are computed again. The text is the same, only later, and the weights are read for smaller batches, more
+# often. Chapter 6 is about who waits, and who gives back.
 
 # %% [markdown]
 # ## Change it

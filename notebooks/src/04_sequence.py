@@ -115,7 +115,8 @@ print(f"in blocks of {block_size}: {sum(in_blocks)} slots, {1 - used / sum(in_bl
 # ## A life
 #
 # Time to watch one. The engine below is made small on purpose. Its blocks hold **4 tokens**, so that you can
-# read what is in them; real ones hold 16 to 256. The cache has 10 blocks. One step computes at most 6 tokens.
+# read what is in them; real ones hold 16 to 256. The cache has 10 blocks. One step computes at most 6 tokens. And it
+# is the plain engine, without the faster paths of chapter 17.
 #
 # There are two requests. A comes first and B one step later. B's prompt has 14 tokens.
 #
@@ -130,14 +131,13 @@ print(f"You expect that the prompt of B is read in {my_guess} step(s).")
 
 # %%
 SMALL = {"device": "cpu", "kvcache_block_size": 4, "num_kvcache_blocks": 10, "max_model_len": 40}
+SMALL["disabled_optimizations"] = "all"
 PROMPTS = ["The sun was warm and", "Once upon a time, there was a little girl named Mia."]
 
 
 def life_of_two():
     """A trace of your engine: A arrives before the first step, B before the second."""
     with mine().LLM("qwen3-tiny", max_num_batched_tokens=6, **SMALL) as llm:
-        llm.generate(["One", "Sun"], greedy(2), use_tqdm=False)  # after short answers the engine expects more of them
-        llm.scheduler.reset([])  # an empty cache again; the lengths are remembered, so B is let in beside A
         return record(llm, PROMPTS, greedy(16), arrive=[0, 1])
 
 
@@ -444,14 +444,15 @@ everything, sent = [], []
 
 def listen(llm):
     """Before every step, count the bytes of each of its sequences."""
-    run = llm.model_runner.run
+    runner = llm.llm_engine.model_runner
+    run = runner.run
 
     def counting(seqs, is_prefill):
         everything.extend(len(pickle.dumps(vars(seq))) for seq in seqs)
         sent.extend(len(pickle.dumps(seq)) for seq in seqs)
         return run(seqs, is_prefill)
 
-    llm.model_runner.run = counting
+    runner.run = counting
 
 
 with mine().LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, max_num_batched_tokens=6) as llm:

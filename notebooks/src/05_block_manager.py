@@ -38,6 +38,8 @@ plain = dict.fromkeys(["axes.spines.top", "axes.spines.right"], False)
 plt.rcParams.update({"figure.figsize": (8, 3), "figure.dpi": 110, **white, **plain})
 BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#BBBBBB"
 
+PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # the faster paths of chapter 17 are off
+
 # %% [markdown]
 # ## Why: memory that nobody uses
 #
@@ -46,7 +48,7 @@ BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#
 # again, for the ten requests of this chapter. (A token of Qwen3-0.6B takes 112 KiB.)
 
 # %%
-llm = LLM("qwen3-tiny", device="cpu", max_model_len=256)
+llm = LLM("qwen3-tiny", **PLAIN, max_model_len=256)
 shape = llm.config.hf_config
 numbers = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
 print(f"one token: {numbers:,} numbers, {numbers * llm.config.dtype.itemsize:,} bytes")
@@ -171,7 +173,7 @@ plt.show()
 # free list at the bottom. `ref` counts the tables that a block is in.
 
 # %%
-tiny = LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=8, max_model_len=32)
+tiny = LLM("qwen3-tiny", **PLAIN, kvcache_block_size=4, num_kvcache_blocks=8, max_model_len=32)
 cat, dog = "Once upon a time there was a little cat", "Once upon a time there was a little dog"
 params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (5, 8, 12, 3)]
 BlockTable(record(tiny, [cat, dog, "The sun was warm", cat], params, arrive=[0, 2, 8, 18]))
@@ -194,6 +196,8 @@ BlockTable(record(tiny, [cat, dog, "The sun was warm", cat], params, arrive=[0, 
 # holds.
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.__init__}}
+#
+# {{source nanovllm/engine/block_manager.py:BlockManager.reset}}
 
 # %% [markdown]
 # ## A name for what a block holds
@@ -331,12 +335,14 @@ for caching, (name, my_guess) in enumerate(my_guesses.items()):
 # ## Handing out
 #
 # Two functions do the bookkeeping for one block each. `_share` adds an owner to a cached block; if it had none, it
-# leaves the free ones. `_append_new_block` takes the block that was freed longest ago, and forgets what it held. (The
-# `recorder` notes what the pictures show.)
+# leaves the free ones. `_append_new_block` takes a free block, and forgets what it held. Which one, a third function
+# says.
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager._share}}
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager._append_new_block}}
+#
+# {{source nanovllm/engine/block_manager.py:BlockManager.choose_block_to_evict}}
 
 # %%
 # {{exercise ch05.allocate}}
@@ -354,7 +360,7 @@ for caching, (name, my_guess) in enumerate(my_guesses.items()):
 my_guess = 73  # tokens; change me
 
 me = mine()
-small = me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
+small = me.LLM("qwen3-tiny", **PLAIN, kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
 params = SamplingParams(temperature=0, max_tokens=4)
 trace = record(small, prompts, params, arrive=[0, 2, 4], keep_error=True)
 
@@ -374,7 +380,7 @@ BlockTable(trace)
 
 # %%
 rules = "You are a friendly helper. Keep the sentences short. Never be rude. " * 25
-pool = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
+pool = PLAIN | {"kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
 figure, axis = plt.subplots(figsize=(8, 2.4))
 
 for k, (name, color) in enumerate([("without", ORANGE), ("with cache", BLUE)]):
@@ -472,7 +478,7 @@ params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 figure, axes = plt.subplots(1, 2, sharey=True)
 
 for axis, (block_size, my_guess) in zip(axes, my_guesses.items(), strict=True):
-    pool = {"device": "cpu", "kvcache_block_size": block_size, "num_kvcache_blocks": 32, "max_model_len": 80}
+    pool = PLAIN | {"kvcache_block_size": block_size, "num_kvcache_blocks": 32, "max_model_len": 80}
     trace = record(me.LLM("qwen3-tiny", **pool), prompts[:1], params, keep_error=True)
     states = [step["after"]["seqs"].get("0") for step in trace["steps"]]
     states = [state for state in states if state]
@@ -525,18 +531,17 @@ simulation
 #
 # ## When a block gets its name
 #
-# `hash_blocks` runs when a step is **scheduled**, before the keys and values exist. (`has_pending_token` is for engines
-# that work one step ahead; chapter 17 is about those.)
+# `hash_blocks` runs when a step is **scheduled**, before the keys and values exist.
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.hash_blocks}}
 #
 # That looks too early. But it lets two requests share that arrive in the **same** step. It is safe because each layer
 # first stores the keys and values of all tokens of the step, and only then lets any of them attend. If the step
-# raises an error, the names are forgotten.
+# raises an error, nobody knows what was stored: the engine begins anew with an empty cache (`reset`).
 
 # %%
 me = mine()
-small = me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
+small = me.LLM("qwen3-tiny", **PLAIN, kvcache_block_size=4, num_kvcache_blocks=20, max_model_len=64)
 params = SamplingParams(temperature=0, max_tokens=4)
 trace = record(small, prompts, params, keep_error=True)  # all at once
 for event in trace["steps"][1]["events"]:
@@ -550,7 +555,7 @@ for event in trace["steps"][1]["events"]:
 # your engine write the same text as ours?
 
 # %%
-pool = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 20, "max_model_len": 256}
+pool = PLAIN | {"kvcache_block_size": 16, "num_kvcache_blocks": 20, "max_model_len": 256}
 with me.LLM("qwen3-tiny", **pool) as engine:
     my_answers = engine.chat(chats, greedy, use_tqdm=False)
 

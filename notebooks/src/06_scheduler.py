@@ -45,8 +45,10 @@ plt.rcParams.update({"figure.figsize": (8, 3), "figure.dpi": 110, "axes.ymargin"
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 BLUE, ORANGE, GREEN, GRAY = "#56B4E9", "#E69F00", "#009E73", "#BBBBBB"
 
-# Blocks of four tokens, so that a picture has room for all of them. A real engine has 16 to 256.
+# Blocks of four tokens, so that a picture has room for all of them. A real engine has 16 to 256. And the plain engine,
+# without the faster paths of chapter 17.
 SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 80, "max_model_len": 256, "device": "cpu"}
+SMALL["disabled_optimizations"] = "all"
 logging.disable(logging.WARNING)  # the engine warns of very small pools; here they are wanted
 
 # %% [markdown]
@@ -76,7 +78,7 @@ params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in 
 
 def run_with(scheduler_class):
     with LLM("qwen3-tiny", max_num_seqs=4, **SMALL) as llm:
-        llm.scheduler = scheduler_class(llm.config)
+        llm.llm_engine.scheduler = scheduler_class(llm.config)
         return record(llm, prompts, params)
 
 
@@ -142,9 +144,6 @@ plt.show()
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.schedule}}
 #
-# (The loop at its start is for a rare end: a sequence that has outgrown the whole pool gets an error, and all others
-# go on.)
-#
 # The scheduler never sees the model. It works with lengths and block numbers alone, so we can drive it by hand
 # and make up the tokens. The function `step` below is all that an engine does, except for the model.
 
@@ -163,7 +162,7 @@ def add(scheduler, name, num_tokens, **params):
 def step(scheduler, token_id=7):
     seqs, is_prefill = scheduler.schedule()
     work = ", ".join(f"{seq.seq_id} computes {seq.num_scheduled_tokens}" for seq in seqs)
-    scheduler.postprocess(seqs, [None if seq.is_cut else token_id for seq in seqs], is_prefill)
+    scheduler.postprocess(seqs, [None if seq.is_cut else token_id for seq in seqs])
     queues = [[seq.seq_id for seq in queue] for queue in (scheduler.waiting, scheduler.running)]
     print(f"{'prefill' if is_prefill else 'decode':7}  {work:38}  waiting {queues[0]}, running {queues[1]}")
 
@@ -180,8 +179,9 @@ while not scheduler.is_finished():
 #
 # ## Leaving
 #
-# After each step the new token of a sequence decides: is the answer over? There are three rules, and their order
-# matters. The exercise lists them.
+# After each step the new token of a sequence decides: is the answer over? There are four rules, and their order
+# matters. The exercise lists them. The last one is for a rare end: a sequence that needs more blocks than the whole
+# pool has can never go on, whoever steps aside for it.
 #
 # ### Predict
 #
@@ -241,11 +241,9 @@ print(f"You expect {my_guess}. It is {seq.num_cached_tokens}, and num_tokens is 
 
 
 # %%
-def my_run(prompts, params, arrive=None, expects=None, **options):
-    """A trace of your engine. `expects` makes it believe that all answers before had so many tokens."""
+def my_run(prompts, params, arrive=None, **options):
+    """A trace of your engine."""
     with mine().LLM("qwen3-tiny", **(SMALL | options)) as llm:
-        if expects:
-            llm.scheduler.sorted_lengths = [expects] * 100
         return record(llm, prompts, params, arrive, max_steps=200, keep_error=True)
 
 
@@ -270,14 +268,13 @@ plt.show()
 # ## Coming in
 #
 # The other half: who may come in? `schedule_prefill` looks at the head of the queue, again and again, until
-# somebody may not join. Here is how that is decided. This code is given. (`_note` tells the recorder what the
-# pictures will show. `WATERMARK` is a small share of the pool that stays free.)
+# somebody may not join. Here is how that is decided. This code is given.
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.may_join}}
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.refusal}}
 #
-# There are four reasons to stay out. Below is one scene for each, and one without any: request 0 has a prompt of ten
+# There are three reasons to stay out. Below is one scene for each, and two without any: request 0 has a prompt of ten
 # tokens and runs, and request 1, with six, wants to come in.
 
 # %%
@@ -293,11 +290,11 @@ for name, (options, budget) in scenes.items():
     for name_, num_tokens in enumerate([10, 6]):
         add(scheduler, name_, num_tokens, max_tokens=20, ignore_eos=True)
         if name_ == 0:
-            scheduler.postprocess(scheduler.schedule()[0], [7], is_prefill=True)
+            scheduler.postprocess(scheduler.schedule()[0], [7])
     print(f"{name:30} {scheduler.refusal(scheduler.waiting[0], budget)}")
 
 # %% [markdown]
-# The fourth reason is the subtle one: there is room, and still the answer is no. We come back to it.
+# In the fourth scene nothing is in the way now, yet the pool cannot hold both to their end. More later.
 #
 # ### The token budget
 #
@@ -401,9 +398,12 @@ plt.show()
 # ## When the blocks run out
 #
 # Answers grow. Sooner or later a running sequence needs a block, and none is free. Somebody must go. In this engine
-# it is the **newest** of the running ones. It loses its blocks and waits again, as the head of the queue. Its tokens
-# are kept: when it comes back, prompt and answer so far are read as if they were one long prompt. That is
-# **preemption by recomputation**.
+# it is the **newest** of the running ones.
+#
+# {{source nanovllm/engine/scheduler.py:Scheduler.choose_victim}}
+#
+# Whoever goes loses its blocks and waits again, as the head of the queue. Its tokens are kept: when it comes back,
+# prompt and answer so far are read as if they were one long prompt. That is **preemption by recomputation**.
 #
 # ### Predict
 #
@@ -426,9 +426,8 @@ print(f"\npreempted; you expect that it computes {my_guess} tokens\n")
 step(scheduler)
 
 # %% [markdown]
-# Its reader notices a pause, and nothing else. Now for the question of who has to go. It comes up in the middle of a
-# decode step, for one sequence after the other, the oldest first. (`has_pending_token` is for engines that work one
-# step ahead; chapter 17 is about those.)
+# Its reader notices a pause, and nothing else. Now for the moment when somebody has to go. It comes in the middle of a
+# decode step, for one sequence after the other, the oldest first.
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.schedule_decode}}
 
@@ -438,14 +437,14 @@ step(scheduler)
 # %% [markdown]
 # ### Plug in
 #
-# Four stories on a pool of twelve blocks. The engine has been made to believe that answers are very
-# short, so it lets too many in. The two pictures share one cursor: move one, and the other follows.
+# Four stories on a pool of twelve blocks. The engine lets in whoever fits right now, and these answers grow. The two
+# pictures share one cursor: move one, and the other follows.
 
 # %%
 stories = ["Once upon a time there was a little cat", "Once upon a time there was a little dog"]
 stories += ["The sun was warm", "One day, Tom and Mia went to the park"]
 wish = SamplingParams(temperature=0, max_tokens=16)
-tight = my_run(stories, wish, expects=2, num_kvcache_blocks=12, max_num_seqs=4, max_num_batched_tokens=32)
+tight = my_run(stories, wish, num_kvcache_blocks=12, max_num_seqs=4, max_num_batched_tokens=32)
 
 timeline, table = Timeline(tight), BlockTable(tight)
 table.follow(timeline)
@@ -466,19 +465,26 @@ print("the same text:", written[0] == written[1])
 #
 # ## Looking ahead
 #
-# How much is computed twice? We give 24 requests to pools of several sizes: the real scheduler, with made-up tokens.
-# Once it admits whatever fits right now. Once it looks ahead, as ours does. That is the fourth reason, `no_headroom`:
-# it estimates the most blocks that all will hold at any time, and lets nobody in if that is more than the pool.
+# How much is computed twice, and could it be less? The scheduler could look ahead: estimate the most blocks that all
+# will hold at any time, and let nobody in if that is more than the pool. That is one more reason to stay out,
+# `no_headroom`. It is the first **lever** that you meet: a file of its own around the plain scheduler, on unless it is
+# turned off (chapter 17).
+#
+# {{source nanovllm/levers/expected_length.py:SchedulerLever.refusal}}
+#
+# We give 24 requests to pools of several sizes: the real scheduler, with made-up tokens, once plain and once with the
+# lever around it.
 
 
 # %%
-def simulate(scheduler_class=Scheduler, looks_ahead=True, seed=1, **options):
+from nanovllm.levers.expected_length import SchedulerLever
+
+
+def simulate(scheduler_class=Scheduler, seed=1, **options):
     """A trace of the real scheduler with 24 random prompts and answers of known lengths; no model."""
     rng = random.Random(seed)
     config = Config("qwen3-tiny", **(SMALL | {"max_num_batched_tokens": 128, "max_num_seqs": 16} | options))
     scheduler = scheduler_class(config)
-    if not looks_ahead:
-        scheduler.expected_peak_blocks = lambda seq: 0
     prompts = [[rng.randrange(1, 900) for _ in range(rng.randrange(8, 40))] for _ in range(24)]
     params = [SamplingParams(max_tokens=rng.randrange(8, 60), ignore_eos=True) for _ in prompts]
     return record_scheduler(scheduler, config, prompts, params, max_steps=5000)
@@ -486,8 +492,9 @@ def simulate(scheduler_class=Scheduler, looks_ahead=True, seed=1, **options):
 
 pools = [32, 48, 64, 96, 128, 192]
 figure, axes = plt.subplots(1, 2)
-for looks, name, color, marker in [(False, "what fits now", ORANGE, "o"), (True, "looks ahead", BLUE, "s")]:
-    runs = [totals(simulate(looks_ahead=looks, num_kvcache_blocks=pool)) for pool in pools]
+kinds = [(Scheduler, "what fits now", ORANGE, "o"), (SchedulerLever, "looks ahead", BLUE, "s")]
+for scheduler_class, name, color, marker in kinds:
+    runs = [totals(simulate(scheduler_class, num_kvcache_blocks=pool)) for pool in pools]
     for axis, key, title in zip(axes, ["recomputed", "steps"], ["tokens computed again", "steps"], strict=True):
         axis.plot([str(n) for n in pools], [run[key] for run in runs], color=color, marker=marker, label=name)
         axis.set(xlabel="blocks in the pool", title=title)
@@ -505,19 +512,18 @@ print("tokens of all prompts:", sum(len(seq["prompt_ids"]) for seq in simulate()
 #
 # Three decisions could have been made differently. A subclass and the same work show what each would bring.
 #
-# **Preempt the longest instead of the newest?** It frees more blocks at once. We sort `running` before each decode
-# step, so that the longest stands where the newest would. Ten sets of requests, on pools of 40 blocks:
+# **Preempt the longest instead of the newest?** It frees more blocks at once. Ten sets of requests, on pools of 40
+# blocks:
 
 
 # %%
 class LongestGoes(Scheduler):
-    def schedule_decode(self):
-        self.running = deque(sorted(self.running, key=len))
-        return super().schedule_decode()
+    def choose_victim(self, seq):
+        return max(self.running, key=len)
 
 
 for name, scheduler_class in [("newest", Scheduler), ("longest", LongestGoes)]:
-    runs = [simulate(scheduler_class, looks_ahead=False, seed=i, num_kvcache_blocks=40) for i in range(10)]
+    runs = [simulate(scheduler_class, seed=i, num_kvcache_blocks=40) for i in range(10)]
     sums = {key: sum(totals(run)[key] for run in runs) for key in ("preemptions", "recomputed", "steps")}
     victims = [Counter(e["seq"] for s in run["steps"] for e in s["events"] if e["event"] == "preempt") for run in runs]
     print(
@@ -589,20 +595,22 @@ for name, scheduler_class in [("first come, first served", Scheduler), ("cached 
 #
 # * Give the twelve requests of the beginning eight seats (`max_num_seqs=8`; `seats` counts with four). How many are
 #   empty now, in each of the two ways?
-# * Run the four stories with `expects=None`: the engine does not know the lengths, and assumes the worst. What
-#   happens to the preemptions, and to the number of steps?
-# * Let `UrgentFirst` protect, too: sort `running` so that an urgent request is never the one that goes.
-# * Have your `make_room` preempt the oldest. Which picture is the first to show it?
+# * Run the four stories with `disabled_optimizations=[]`: then the engine looks ahead. What happens to the preemptions,
+#   and to the number of steps?
+# * Let `UrgentFirst` protect, too: give it a `choose_victim` that never names an urgent request while another runs.
+# * Give a scheduler a `choose_victim` that names the oldest, and put it in the place of `LongestGoes`. Does everybody
+#   still finish?
 
 # %% [markdown]
 # ## Recap
 #
 # 1. Continuous batching decides before every step: whoever is done leaves at once, and the next comes in.
 # 2. Prefill goes first, else everybody decodes. The token budget bounds a step, and any prompt can be cut by it.
-# 3. A request stays out for one of four reasons: the budget, the seats, the blocks, or room that others will need.
+# 3. A request stays out for one of three reasons: the budget, the seats, or the blocks.
 # 4. When blocks run out, the newest goes to the head of the queue. Its tokens are kept; its keys and values are
 #    computed again.
-# 5. Looking ahead at admission costs some steps and saves most of the recomputation.
+# 5. Looking ahead at admission is a lever: a fourth reason, room that others will need. It costs some steps and saves
+#    most of the recomputation.
 
 # %% [markdown]
 # ## Explain it aloud

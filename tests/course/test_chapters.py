@@ -1,6 +1,7 @@
 """Every chapter runs from its first cell to its last, as it does for somebody who has just begun."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -13,6 +14,15 @@ SOURCES = notebooks.sources()
 
 def test_there_are_chapters():
     assert SOURCES[0].stem == "01_project_overview"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_torch_is_loaded_by_the_engine(source):
+    """Which tells torch, before it is loaded, how its threads wait; on a busy laptop that is a factor."""
+    lines = [line for cell in notebooks.derive(source).cells for line in cell.source.splitlines()]
+    loads = re.compile(r"(%load_ext exercises|(import|from) (nanovllm|torch|transformers)\b)")
+    first = next(line for line in lines if loads.match(line))
+    assert "exercises" in first or "nanovllm" in first
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 """What the course promises about every exercise: stubs fail, solutions pass, mistakes are recognized."""
 
 import ast
+import dataclasses
 import importlib.util
 import inspect
 import random
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import nbformat
 import pytest
 
 import nanovllm
-from exercises.kit import checks, grading, manifest, notebooks, stubs, workspace
+from exercises.kit import assemble, checks, grading, manifest, notebooks, source, stubs, workspace
 from exercises.kit.checks import WRONG_ANSWERS
 from exercises.kit.workspace import parse
+from nanovllm.config import Config
+from nanovllm.levers import is_enabled
 
 ROOT = manifest.ROOT
 EXERCISES = manifest.load()
@@ -60,6 +64,18 @@ def test_every_wrong_and_right_answer_belongs_to_an_exercise():
     names = [path.name.rsplit("__", 1)[0] for path in WRONG_ANSWERS.glob("*.py")]
     names += [path.stem for path in RIGHT_ANSWERS.glob("*.py")]
     assert set(names) == set(EXERCISES)
+
+
+def test_what_goes_around_a_function_is_turned_off_by_options_that_exist():
+    """All of the manifest's table, also of functions that no exercise asks for."""
+    table = tomllib.loads((ROOT / manifest.MANIFEST).read_text())["bypassed_by"]
+    for symbol, options in table.items():
+        module, _, qualname = symbol.partition(":")
+        source.symbol_source(ROOT, module.replace(".", "/") + ".py", qualname)  # raises if there is none
+        config = Config("qwen3-tiny", device="cpu", **options)
+        assert all(not is_enabled(config, name) for name in options.get("disabled_optimizations", []))
+    asked_for = {exercise.symbol: exercise.bypassed_by for exercise in EXERCISES.values()}
+    assert all(options == table.get(symbol, {}) for symbol, options in asked_for.items())
 
 
 def test_a_misspelled_id_is_answered_with_those_that_are_close():
@@ -154,12 +170,32 @@ def test_more_mixtures_write_the_same_text(seed):
     test_mixtures_write_the_same_text(random_mixture(seed))
 
 
+@pytest.mark.parametrize("mode", ["as on this machine", "one step ahead"])
+@pytest.mark.parametrize("make", [solution, other_right_answer])
+def test_the_levers_work_around_answers(make, mode, monkeypatch):
+    """A check runs the plain engine; `mine()` has levers around it, on a GPU the one that knows a token a step late."""
+    package = assemble.assemble([make(exercise_id) for exercise_id in EXERCISES])
+    levers = package.module("levers")
+    if mode == "one step ahead":  # which needs no GPU, but gains nothing without one
+        lever = dataclasses.replace(levers.LEVERS["step_ahead"], works=levers.works_everywhere, builds_on=())
+        monkeypatch.setitem(levers.LEVERS, "step_ahead", lever)
+    options = {key: value for key, value in grading.ENGINE_OPTIONS.items() if key != "disabled_optimizations"}
+    tokens = []
+    with package.load().LLM("qwen3-tiny", **(options | package.options)) as llm:
+        assert hasattr(llm.scheduler, "expected_peak_blocks")
+        assert hasattr(llm.scheduler, "resolve") == (mode == "one step ahead")
+        for max_tokens in grading.ROUNDS:
+            params = package.load().SamplingParams(temperature=0.0, max_tokens=max_tokens)
+            tokens += [answer["token_ids"] for answer in llm.generate(grading.PROMPTS, params, use_tqdm=False)]
+    assert tokens == checks.reference_tokens()
+
+
 def test_the_engine_has_to_work_hard_enough_to_tell():
     """The work that mixtures are compared on: hits, chunks, preemptions, and different texts."""
     tokens = checks.reference_tokens()
     assert len({tuple(answer) for answer in tokens[-4:]}) == 3  # two of the four prompts are equal
     assert sum(len(answer) for answer in tokens) > 40
-    with nanovllm.LLM("qwen3-tiny", device="cpu", **grading.ENGINE_OPTIONS) as llm:
+    with nanovllm.LLM("qwen3-tiny", **grading.ENGINE_OPTIONS) as llm:
         assert len(llm.tokenizer.encode(grading.PROMPTS[0])) * 2 > grading.ENGINE_OPTIONS["max_num_batched_tokens"]
         for max_tokens in grading.ROUNDS:
             params = nanovllm.SamplingParams(temperature=0.0, max_tokens=max_tokens)

@@ -85,11 +85,7 @@ def test_a_helper_must_not_take_a_name_of_the_engine():
 
 
 def test_constants_are_replaced_and_must_exist():
-    assert (
-        source.set_constant
-        if False
-        else assemble.set_constant("A = (\n    1,\n)\nB = A\n", "A", "2") == "A = 2\n\n\nB = A\n"
-    )
+    assert assemble.set_constant("A = (\n    1,\n)\nB = A\n", "A", "2") == "A = 2\n\n\nB = A\n"
     with pytest.raises(source.SourceError, match="no constant C"):
         assemble.set_constant("A = 1\n", "C", "2")
 
@@ -274,9 +270,10 @@ def test_an_answer_that_is_known_to_be_wrong_does_not_spoil_the_whole(workspace)
 
 
 def test_a_function_that_the_engine_never_calls_is_a_failure():
-    exercise = dataclasses.replace(DEALLOCATE, id="ch06.reset", symbol="nanovllm.engine.scheduler:Scheduler.reset")
+    symbol = "nanovllm.engine.scheduler:Scheduler.shrink_steps"
+    exercise = dataclasses.replace(DEALLOCATE, id="ch06.shrink_steps", symbol=symbol)
     problem, _ = checks._problem([parse(exercise, exercise.reference())])
-    assert problem == "the engine never called your ch06.reset"
+    assert problem == "the engine never called your ch06.shrink_steps"
 
 
 @pytest.mark.parametrize("name", ["drops_tokens_in_prefill", "changes_the_sequence"])
@@ -289,7 +286,8 @@ def test_sequences_travel_in_the_plugged_in_engine(name):
 
 LEAKS = """\
 def deallocate(self, seq):
-    table = seq.block_table[1:] if seq.finish_reason and seq.seq_id == 1 else seq.block_table
+    is_done = seq.num_completion_tokens == seq.sampling_params.max_tokens
+    table = seq.block_table[1:] if is_done and seq.seq_id == 1 else seq.block_table
     for block_id in reversed(table):
         block = self.blocks[block_id]
         block.ref_count -= 1
@@ -338,14 +336,11 @@ def test_our_own_engine_keeps_the_rules_and_where_they_are_missing_nothing_is_sa
 
 
 def test_faster_paths_are_turned_off_only_for_code_that_is_not_ours():
-    bypass = {"enforce_eager": True, "nanovllm.engine.scheduler:LENGTH_HISTORY": 7}
-    exercise = dataclasses.replace(DEALLOCATE, bypassed_by=bypass)
-    texts, _, options = assemble.combine([parse(exercise, HEAD_FIRST)])
-    assert options == {"enforce_eager": True} and "\nLENGTH_HISTORY = 7\n" in texts["engine/scheduler.py"]
+    exercise = dataclasses.replace(DEALLOCATE, bypassed_by={"attention_backend": "sdpa"})
+    assert assemble.combine([parse(exercise, HEAD_FIRST)])[2] == {"attention_backend": "sdpa"}
     same = exercise.reference().replace("seq.block_table = []", "seq.block_table = []  # a comment is no difference")
     assert same != exercise.reference()
-    texts, _, options = assemble.combine([parse(exercise, same)])
-    assert options == {} and "LENGTH_HISTORY = 7" not in texts["engine/scheduler.py"]
+    assert assemble.combine([parse(exercise, same)])[2] == {}
 
 
 def test_each_exercise_turns_off_what_goes_around_it():
@@ -358,6 +353,34 @@ def test_each_exercise_turns_off_what_goes_around_it():
         for id_, name in names.items()
     ]
     assert assemble.combine(answers)[2] == {"disabled_optimizations": ["cuda_graph", "step_ahead"]}
+
+
+def test_what_goes_around_a_function_is_known_by_its_symbol(tmp_path):
+    """Not every exercise has to think of it."""
+    entry = {"title": "", "minutes": 5, "difficulty": 1, "hints": ["", "", ""], "why": ""}
+    lines = [f"{key} = {value!r}" for key, value in entry.items()]
+    text = ["[chapters]", 'ch12 = "normalization"']
+    text += ["[bypassed_by]", '"m:Norm.a" = { disabled_optimizations = ["fused_norm"] }']
+    for name in "ab":
+        text += ["[[exercise]]", f'id = "ch12.{name}"', f'symbol = "m:Norm.{name}"', *lines]
+    (tmp_path / "exercises").mkdir()
+    (tmp_path / manifest.MANIFEST).write_text("\n".join(text))
+    found = {id_: dict(exercise.bypassed_by) for id_, exercise in manifest.load(tmp_path).items()}
+    assert found == {"ch12.a": {"disabled_optimizations": ["fused_norm"]}, "ch12.b": {}}
+
+
+def test_a_caller_can_turn_off_more_and_cannot_turn_on_what_goes_around_an_answer(workspace):
+    exercise = dataclasses.replace(DEALLOCATE, bypassed_by={"disabled_optimizations": ["expected_length"]})
+    answer = parse(exercise, HEAD_FIRST)
+    package = assemble.assemble([answer])
+    small = {"device": "cpu", "num_kvcache_blocks": 4, "load_format": "dummy"}
+    for asked, off in (
+        ({}, ["expected_length"]),
+        ({"disabled_optimizations": ("packed_weights",)}, ["expected_length", "packed_weights"]),
+        ({"disabled_optimizations": "all"}, "all"),
+    ):
+        with assemble._accepting(package.load(), package.options)("qwen3-tiny", **small, **asked) as llm:
+            assert llm.config.disabled_optimizations == off
 
 
 # The assembled engine.

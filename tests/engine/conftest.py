@@ -1,5 +1,6 @@
 """Small random models on disk, made by Hugging Face's own code, for all engine tests."""
 
+import inspect
 import json
 import os
 from pathlib import Path
@@ -108,6 +109,11 @@ def make_tiny_tokenizer(path, vocab_size=320):
     tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config_path.write_text(json.dumps(tokenizer_config), encoding="utf-8")
     return fast
+
+
+def all_levers_are_off():
+    """Whether the tests run with `--disabled-optimizations all`."""
+    return inspect.signature(engine_config.Config).parameters["disabled_optimizations"].default == "all"
 
 
 def device_of_ranks(count):

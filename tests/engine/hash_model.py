@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from nanovllm import LLM, SamplingParams
+from nanovllm import SamplingParams
 from nanovllm.layers.sampler import Sampler, SamplingMetadata
 from nanovllm.utils.context import get_context
+from tests.engine.ahead import make_llm
 from tests.engine.conftest import EOS
 from tests.engine.oracles import check_block_manager
 
@@ -42,16 +43,15 @@ class HashModel:
         self.layers = [["never written"] * num_slots for _ in range(2)]
         self.num_calls = 0
 
-    def __call__(self, input_ids, positions, is_prefill):
+    def __call__(self, input_ids, positions):
         self.num_calls += 1
         context = get_context()
-        assert context.is_prefill == is_prefill
         input_ids, positions = input_ids.tolist(), positions.tolist()
         assert len(input_ids) == len(positions) and min(input_ids) >= 0
         entries = [first_layer(token_id, position) for token_id, position in zip(input_ids, positions, strict=True)]
         entries = self.attend(0, entries, positions, context)
         rows = self.attend(1, entries, positions, context)
-        last_rows = [row - 1 for row in context.cu_seqlens_q.tolist()[1:]] if is_prefill else range(len(rows))
+        last_rows = [row - 1 for row in context.cu_seqlens_q.tolist()[1:]] if context.is_prefill else range(len(rows))
         return torch.stack([logits_for(rows[row]) for row in last_rows])
 
     def slot(self, table, position):
@@ -130,7 +130,7 @@ def expected(prompt, params, max_model_len=POOL_HOLDS, pool=10**6):
 def make_engine(path, optimistic=False, runs_ahead=False, **options):
     """An engine around the model in the directory `path`, with its forward pass replaced by `HashModel`.
 
-    `optimistic` admits whatever fits now, so that sequences are preempted often.
+    `optimistic` admits whatever fits now, so that sequences are preempted often; `runs_ahead` is one step ahead.
     """
     defaults = {
         "kvcache_block_size": 4,
@@ -142,19 +142,18 @@ def make_engine(path, optimistic=False, runs_ahead=False, **options):
         "attention_backend": "sdpa",
         "load_format": "dummy",
     }
-    llm = LLM(str(path), **(defaults | options))
+    if optimistic:
+        defaults["disabled_optimizations"] = ["expected_length"]
+    llm = make_llm(str(path), runs_ahead, **(defaults | options))
     config = llm.config
     llm.fake = HashModel(config.num_kvcache_blocks * config.kvcache_block_size, config.kvcache_block_size)
-    llm.model_runner.run_model = llm.fake
-    llm.runs_ahead = runs_ahead
-    if optimistic:
-        llm.scheduler.expected_peak_blocks = lambda seq: 0
+    llm.llm_engine.model_runner.run_model = llm.fake
     return llm
 
 
 def check_clean(llm):
     """Nothing is left of any request, and no block is held."""
-    assert llm.is_finished() and not llm.requests
+    assert llm.is_finished() and not llm.llm_engine.requests
     assert llm.scheduler.is_finished()
     check_block_manager(llm.scheduler.block_manager, [])
     assert llm.step() == ([], 0)

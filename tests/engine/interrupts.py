@@ -3,9 +3,11 @@
 import os
 import sys
 
-from nanovllm.engine import llm_engine
+import nanovllm
 
-ENGINE = os.path.dirname(llm_engine.__file__)
+ROOT = os.path.dirname(nanovllm.__file__)
+# What a call of `LLM` runs: its own modules (outputs, progress and prompts, too), the engine and its levers.
+FOLDERS = {ROOT, os.path.join(ROOT, "engine"), os.path.join(ROOT, "levers")}
 # From Python 3.12 on, what a tracer raises where a loop goes back within its line, as a comprehension does, passes by
 # all handlers of the frame. What a signal raises there does not, so the tracer must raise elsewhere.
 CAN_RAISE_WITHIN_A_LINE = sys.version_info < (3, 12)
@@ -19,7 +21,7 @@ class InterruptAtLine:
     Args:
         n: counted from 1; with 0 or less, the lines are only counted.
         error: KeyboardInterrupt or a class of its own kind.
-        files: names of the modules of `nanovllm/engine` whose lines count; None for all.
+        files: names of the modules of these folders whose lines count; None for all.
     """
 
     def __init__(self, n, error=KeyboardInterrupt, files=None):
@@ -36,7 +38,7 @@ class InterruptAtLine:
 
     def trace_call(self, frame, event, arg):
         folder, file = os.path.split(frame.f_code.co_filename)
-        is_counted = folder == ENGINE and (self.files is None or file in self.files)
+        is_counted = folder in FOLDERS and (self.files is None or file in self.files)
         return self.line_tracer() if is_counted else None
 
     def strike(self):

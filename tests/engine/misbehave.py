@@ -9,6 +9,8 @@ import signal
 import time
 from pathlib import Path
 
+import torch
+
 
 class Fault:
     """Make the `ModelRunner` of one rank (or of all) do `what` in the next step, after `delay` seconds of work."""
@@ -32,9 +34,9 @@ class LittleMemory:
 
 def limit_memory(value, rank, num_bytes):
     if multiprocessing.current_process().name == f"nanovllm-rank-{rank}":
-        from nanovllm.engine import model_runner
+        from nanovllm.engine import kv_cache
 
-        model_runner.available_memory = lambda: num_bytes
+        kv_cache.available_memory = lambda: num_bytes
     return value
 
 
@@ -65,6 +67,8 @@ def act(what, seconds):
         raise ValueError("the planted error")
     if what == "raise unpicklable":
         raise Unpicklable(1, 2)
+    if what == "out of memory":
+        raise torch.OutOfMemoryError("CUDA out of memory")
     if what == "exit":
         os._exit(3)
     if what == "sys.exit":

@@ -84,6 +84,23 @@ class KVMemory:
             assert found == node, f"position {position} of sequence {seq.seq_id} reads keys and values of other tokens"
 
 
+# Which free block is taken, of those in order of release: the engine's choice, and others, which cost hits at most.
+CHOICES = {
+    "longest freed": lambda free: free[0],
+    "last freed": lambda free: free[-1],
+    "anyone": lambda free: free[sum(free) * 7919 % len(free)],
+    "largest id": max,
+}
+
+
+def with_choice(manager_class, choice):
+    """A subclass that takes another free block."""
+    if choice == "longest freed":
+        return manager_class
+    methods = {"choose_block_to_evict": lambda self: CHOICES[choice](list(self.free_block_ids))}
+    return type(manager_class.__name__, (manager_class,), methods)
+
+
 @dataclass(eq=False)
 class Entry:
     """A full block's content: the block before it, and the whole prefix."""
@@ -94,9 +111,13 @@ class Entry:
 
 
 class ReferenceBlockManager:
-    """The pool and the prefix cache with lists and tuples; predicts every block table and the free list exactly."""
+    """The pool and the prefix cache with lists and tuples; predicts every block table and the free list exactly.
 
-    def __init__(self, num_blocks, block_size, enabled=True):
+    `choose(free)` says which free block is taken, of a list in order of release.
+    """
+
+    def __init__(self, num_blocks, block_size, enabled=True, choose=lambda free: free[0]):
+        self.choose = choose
         self.block_size = block_size
         self.enabled = enabled
         self.free = list(range(num_blocks))
@@ -128,16 +149,17 @@ class ReferenceBlockManager:
         self.free = [block for block in self.free if block not in table]
         num_hits = len(table)
         while len(table) < self.num_blocks_for(token_ids):
-            table.append(self.take_oldest())
+            table.append(self.take_free_block())
         self.tables[seq_id] = table
         return num_hits * self.block_size
 
     def append(self, seq_id, token_ids):
         if len(self.tables[seq_id]) < self.num_blocks_for(token_ids):
-            self.tables[seq_id].append(self.take_oldest())
+            self.tables[seq_id].append(self.take_free_block())
 
-    def take_oldest(self):
-        block_id = self.free.pop(0)
+    def take_free_block(self):
+        block_id = self.choose(self.free)
+        self.free.remove(block_id)
         entry = self.entries.pop(block_id, None)
         if entry is not None and self.index.get(entry.prefix) is entry and entry.block_id == block_id:
             del self.index[entry.prefix]

@@ -65,15 +65,15 @@ class Reference:
 
 def record_logits(llm, monkeypatch):
     """Record the logits that requests are sampled from (on a GPU: with `enforce_eager`); {seq_id: [a row a token]}."""
-    runner, recorded, seq_ids = llm.model_runner, {}, []
+    runner, recorded, seq_ids = llm.llm_engine.model_runner, {}, []
     run, run_model = runner.run, runner.run_model
 
     def recording_run(seqs, is_prefill):
         seq_ids[:] = [seq.seq_id for seq in seqs if not seq.is_cut]
         return run(seqs, is_prefill)
 
-    def recording_run_model(input_ids, positions, is_prefill):
-        logits = run_model(input_ids, positions, is_prefill)
+    def recording_run_model(input_ids, positions):
+        logits = run_model(input_ids, positions)
         for seq_id, row in zip(seq_ids, logits, strict=False):  # a prompt that is cut comes last
             recorded.setdefault(seq_id, []).append(row.float().cpu().clone())
         return logits

@@ -1,6 +1,8 @@
 """The public interface (DESIGN, Public API), as a script uses it."""
 
 import gc
+import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import torch
 
 import nanovllm
 from nanovllm import LLM, BeamSearchParams, RequestOutput, SamplingParams
+from nanovllm.progress import ProgressBar
 
 from .conftest import make_tiny_model
 from .interrupts import InterruptAtLine
@@ -138,6 +141,55 @@ def test_a_progress_bar(llm, capsys):
     assert "3/3" in capsys.readouterr().err
     llm.generate(PROMPTS, GREEDY, use_tqdm=False)
     assert capsys.readouterr().err == ""
+
+
+def slow_down(llm, patch, seconds):
+    """Every step takes so long."""
+    launch = llm.llm_engine.model_runner.launch
+
+    def slow_launch(*args):
+        time.sleep(seconds)
+        return launch(*args)
+
+    patch.setattr(llm.llm_engine.model_runner, "launch", slow_launch)
+
+
+def test_the_progress_bar_shows_tokens_and_averages_while_requests_are_under_way(llm, monkeypatch, capsys):
+    params = [SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True) for count in (20, 60)]
+    looks, look = [], ProgressBar.look
+    with monkeypatch.context() as patch:
+        slow_down(llm, patch, 0.02)
+        patch.setattr(ProgressBar, "look", lambda bar: looks.append(look(bar)))
+        start = time.perf_counter()
+        llm.generate(PROMPTS[:2], params, use_tqdm=True)
+        seconds = time.perf_counter() - start
+    drawn = re.split(r"[\r\n]+", capsys.readouterr().err.strip())
+    assert len(drawn) <= seconds / 0.1 + 2, "not more often than tqdm draws by itself"
+    assert len(looks) <= len(drawn), "and in between nothing is counted"
+    seen = [
+        tuple(map(int, re.search(r"(\d)/2 .* (\d+) tokens, (\d+) read and (\d+) written a second", line).groups()))
+        for line in drawn[1:]  # the first one is drawn before anything is known
+    ]
+    for before, now in itertools.pairwise(seen):
+        assert before[0] <= now[0] and before[1] <= now[1]
+    assert len({num_tokens for finished, num_tokens, *_ in seen if finished == 0}) >= 3, "it does not stand still"
+    assert {finished for finished, *_ in seen} == {0, 1, 2}
+    finished, num_tokens, read, written = seen[-1]
+    assert (finished, num_tokens) == (2, 80), "the last word is what came of it"
+    # Averages over the whole time, of 8 tokens of prompts and 80 generated ones.
+    assert 0.7 * 80 / seconds - 1 <= written <= 80 / seconds * 1.3 + 1 and written >= 8 * read > 0
+
+
+def test_an_interrupted_progress_bar_is_closed(llm, monkeypatch, capsys):
+    from tqdm import tqdm
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.llm_engine.model_runner, "launch", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            llm.generate(PROMPTS, GREEDY, use_tqdm=True)
+    assert not [bar for bar in tqdm._instances if type(bar).__name__ == "ProgressBar"]
+    assert "0/3" in capsys.readouterr().err
+    assert_clean(llm)
 
 
 # Chat.
@@ -283,7 +335,7 @@ def test_streams_run_as_one_batch(llm):
     assert llm.is_finished(), "a stream starts when it is read"
     for stream in streams:
         next(stream)
-    assert len(llm.requests) == 3
+    assert len(llm.llm_engine.requests) == 3
     assert len(llm.scheduler.running) == 3
     for stream in streams:
         stream.close()
@@ -294,9 +346,9 @@ def test_closing_a_stream_aborts_its_request(llm):
     seq_id = llm.add_request(PROMPTS[0], GREEDY)
     stream = llm.stream(PROMPTS[1], SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True))
     next(stream)
-    assert len(llm.requests) == 2
+    assert len(llm.llm_engine.requests) == 2
     stream.close()
-    assert len(llm.requests) == 1
+    assert len(llm.llm_engine.requests) == 1
     assert drain(llm) == {seq_id: llm.expected[0]}
     assert_clean(llm)
 
@@ -342,7 +394,7 @@ def test_an_interrupted_generate_leaves_a_clean_engine(llm, monkeypatch, after_s
         patch.setattr(llm.scheduler, "schedule", interrupted)
         with pytest.raises(KeyboardInterrupt):
             generate(llm, PROMPTS[:2], GREEDY)
-    assert list(llm.requests) == [seq_id]
+    assert list(llm.llm_engine.requests) == [seq_id]
     outputs = generate(llm, PROMPTS[:2], GREEDY)
     assert [output["token_ids"] for output in outputs] == llm.expected[:2], "its own results only"
     assert drain(llm) == {seq_id: llm.expected[2]}
@@ -385,9 +437,9 @@ def test_an_exception_in_the_block_is_not_swallowed(path):
 def test_what_an_engine_held_is_freed_at_once(path, how):
     llm = make_llm(path)
     generate(llm, PROMPTS[0], GREEDY)
-    parameters = [weakref.ref(parameter) for parameter in llm.model_runner.model.parameters()]
-    cache = weakref.ref(llm.model_runner.kv_cache)
-    model = weakref.ref(llm.model_runner.model)
+    parameters = [weakref.ref(parameter) for parameter in llm.llm_engine.model_runner.model.parameters()]
+    cache = weakref.ref(llm.llm_engine.model_runner.kv_cache)
+    model = weakref.ref(llm.llm_engine.model_runner.model)
     if how == "exit":
         llm.exit()
     else:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanovllm.layers.attention import Attention, get_attention_backend, store_kvcache
+from nanovllm.layers.attention import Attention, store_kvcache
+from nanovllm.layers.backends import get_attention_class
 from nanovllm.utils.context import get_context, reset_context, set_context
 
 BACKENDS = [
@@ -18,10 +19,10 @@ BACKENDS = [
 ]
 
 
-def make_backend(name):
+def attention_class(name):
     if name != "sdpa":
         pytest.importorskip(name)
-    return get_attention_backend(name)
+    return get_attention_class(name)
 
 
 def dense_attention(q, k, v, scale):
@@ -83,9 +84,9 @@ class Batch:
     def new(self, x):
         return torch.cat([rows[count:] for rows, count in zip(x, self.cached, strict=True)])
 
-    def prefill(self, backend):
+    def prefill(self, layer_class=Attention):
         new = [length - count for length, count in zip(self.lengths, self.cached, strict=True)]
-        self.layer.backend = backend
+        self.layer.__class__ = layer_class
         set_context(
             is_prefill=True,
             cu_seqlens_q=self.int32([0, *torch.tensor(new).cumsum(0).tolist()]),
@@ -97,8 +98,8 @@ class Batch:
         )
         return self.run()
 
-    def decode(self, backend):
-        self.layer.backend = backend
+    def decode(self, layer_class=Attention):
+        self.layer.__class__ = layer_class
         set_context(
             is_prefill=False,
             slot_mapping=torch.cat([self.slots(i, length - 1, length) for i, length in enumerate(self.lengths)]),
@@ -153,28 +154,28 @@ def batches(draw, decode):
 @settings(max_examples=60)
 def test_prefill_is_dense_attention(options):
     batch = Batch(**options, device="cpu", dtype=torch.float32)
-    batch.assert_close(batch.prefill(get_attention_backend("sdpa")))
+    batch.assert_close(batch.prefill(get_attention_class("sdpa")))
 
 
 @given(batches(decode=True))
 @settings(max_examples=60)
 def test_decode_is_dense_attention(options):
     batch = Batch(**options, device="cpu", dtype=torch.float32)
-    batch.assert_close(batch.decode(get_attention_backend("sdpa")))
+    batch.assert_close(batch.decode(get_attention_class("sdpa")))
 
 
 @pytest.mark.parametrize("name, device", BACKENDS)
 @pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2), (16, 2), (6, 2)])
 def test_every_backend_in_half_precision(name, device, heads, kv_heads):
     options = {"block_size": 256, "heads": heads, "kv_heads": kv_heads, "head_dim": 64, "seed": 1, "device": device}
-    backend = make_backend(name)
+    layer_class = attention_class(name)
     for dtype in (torch.bfloat16, torch.float16):
         batch = Batch([5, 300, 1], [0, 0, 0], dtype=dtype, **options)
-        batch.assert_close(batch.prefill(backend))
+        batch.assert_close(batch.prefill(layer_class))
         batch = Batch([290, 30, 600], [256, 0, 512], dtype=dtype, **options)
-        batch.assert_close(batch.prefill(backend))
+        batch.assert_close(batch.prefill(layer_class))
         batch = Batch([1, 256, 257, 700], [0, 255, 256, 699], dtype=dtype, **options)
-        batch.assert_close(batch.decode(backend))
+        batch.assert_close(batch.decode(layer_class))
 
 
 @pytest.mark.parametrize("name, device", BACKENDS)
@@ -189,13 +190,13 @@ def test_a_layer_stores_the_whole_batch_before_any_row_attends(name, device, sha
         x[sharer][:block_size] = x[owner][:block_size]
     batch.tables[sharer][0] = batch.tables[owner][0]
     batch.cached[sharer] = block_size
-    batch.assert_close(batch.prefill(make_backend(name)))
+    batch.assert_close(batch.prefill(attention_class(name)))
 
 
 def test_new_keys_and_values_land_in_their_slots_and_nowhere_else():
     batch = Batch([6, 3], [2, 0], 4, 2, 1, 8, 3, "cpu", torch.float32)
     before = batch.k_cache.clone()
-    batch.prefill(get_attention_backend("sdpa"))
+    batch.prefill(get_attention_class("sdpa"))
     written = torch.zeros(batch.k_cache.shape[:2], dtype=torch.bool).flatten()
     for i, (count, length) in enumerate(batch.pairs()):
         slots = batch.slots(i, count, length)
@@ -216,13 +217,13 @@ def test_decode_reads_no_padding_and_no_block_of_others():
         mine[batch.slots(i, 0, length)] = True
     batch.k_cache.flatten(0, 1)[~mine] = 1e30
     batch.v_cache.flatten(0, 1)[~mine] = -1e30
-    batch.assert_close(batch.decode(get_attention_backend("sdpa")))
+    batch.assert_close(batch.decode(get_attention_class("sdpa")))
 
 
 def test_warm_up_attends_without_a_cache():
     batch = Batch([4, 2], [0, 0], 4, 2, 1, 8, 1, "cpu", torch.float32)
     batch.layer.k_cache = batch.layer.v_cache = torch.empty(0)
-    batch.assert_close(batch.prefill(get_attention_backend("sdpa")))
+    batch.assert_close(batch.prefill(get_attention_class("sdpa")))
 
 
 def test_the_context_is_forgotten_after_a_step():

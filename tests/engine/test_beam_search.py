@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,6 +150,23 @@ def test_a_beam_search_ends_where_the_pool_does(tmp_path):
         (output,) = llm.beam_search([[5] * 14], BeamSearchParams(2, 10, ignore_eos=True))
         assert [(len(beam.tokens), beam.finish_reason) for beam in output.sequences] == [(17, "length")] * 2
         assert_clean(llm)
+
+
+def test_the_largest_length_penalty_gives_numbers(llm):
+    (output,) = llm.beam_search([[i % VOCAB_SIZE for i in range(50)]], BeamSearchParams(2, 3, length_penalty=10.0))
+    assert len(output.sequences) == 2 and all(beam.cum_logprob < 0 for beam in output.sequences)
+
+
+def test_a_beam_that_fails_on_its_way_is_an_error(llm, monkeypatch):
+    def run_model(*args):
+        raise torch.OutOfMemoryError("planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.llm_engine.model_runner, "run_model", run_model)
+        with pytest.raises(RuntimeError, match="beam could not be continued: out of GPU memory"):
+            llm.beam_search([[5, 6]], BeamSearchParams(2, 3))
+    assert_clean(llm)
+    assert len(llm.beam_search([[5, 6]], BeamSearchParams(2, 3))[0].sequences) == 2
 
 
 def test_text_of_beams(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.sequence import Sequence
-from tests.engine.oracles import KVMemory, ReferenceBlockManager, check_block_manager
+from tests.engine.oracles import CHOICES, KVMemory, ReferenceBlockManager, check_block_manager, with_choice
 
 # Hashes that collide more or less; a cache hit must be exact with any of them.
 HASHES = {
@@ -23,11 +23,12 @@ HASHES = {
 }
 
 
-def make_manager(num_blocks, block_size, enable_prefix_caching=True, hash_name="real"):
-    manager_class = BlockManager
-    if hash_name != "real":
-        manager_class = type("WeakBlockManager", (BlockManager,), {"compute_hash": HASHES[hash_name]})
-    return manager_class(num_blocks, block_size, enable_prefix_caching)
+def make_manager(num_blocks, block_size, enable_prefix_caching=True, hash_name="real", choice="longest freed"):
+    class Manager(with_choice(BlockManager, choice)):
+        if hash_name != "real":
+            compute_hash = HASHES[hash_name]
+
+    return Manager(num_blocks, block_size, enable_prefix_caching)
 
 
 class Pool:
@@ -215,6 +216,19 @@ def test_free_blocks_are_taken_longest_freed_first_and_tails_before_heads():
     assert again.num_cached_tokens == 4 and again.block_table == [3, 2, 1] and pool.free_ids() == [0]
 
 
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_subclass_chooses_which_free_block_is_taken(choice):
+    pool = Pool(8, choice=choice)
+    pool.free(pool.add([*A, *B, 9]))
+    pool.free(pool.add([*C, *D, 9]))
+    for num_tokens in (3, 9):
+        free, table = pool.free_ids(), []
+        while len(table) < -(-num_tokens // 4):
+            table.append(CHOICES[choice](free))
+            free.remove(table[-1])
+        assert pool.add([50 + num_tokens] * num_tokens).block_table == table and pool.free_ids() == free
+
+
 def test_a_hit_makes_a_block_young_again():
     pool = Pool(6)
     pool.free(pool.add([*A, *B, 9]))
@@ -360,6 +374,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     """
 
     hash_names = ("real",)
+    choices = ("longest freed",)
 
     @initialize(
         block_size=st.integers(1, 4),
@@ -371,8 +386,9 @@ class BlockManagerMachine(RuleBasedStateMachine):
         name = self.hash_names[pick % len(self.hash_names)]
         self.exact = name == "real"
         self.block_size, self.enabled = block_size, enabled
-        self.manager = make_manager(num_blocks, block_size, enabled, name)
-        self.model = ReferenceBlockManager(num_blocks, block_size, enabled)
+        choice = self.choices[pick % len(self.choices)]
+        self.manager = make_manager(num_blocks, block_size, enabled, name, choice)
+        self.model = ReferenceBlockManager(num_blocks, block_size, enabled, CHOICES[choice])
         self.memory = KVMemory(block_size)
         self.seqs = []  # with blocks
         self.parked = []  # without: preempted, to come back with all their tokens
@@ -512,10 +528,25 @@ class WeakHashMachine(BlockManagerMachine):
     hash_names = tuple(name for name in HASHES if name != "real")
 
 
+class OtherEvictionMachine(BlockManagerMachine):
+    """The same with another choice of the block that is taken: other hits, and all else as it was."""
+
+    choices = tuple(choice for choice in CHOICES if choice != "longest freed")
+
+
+class AnyhowMachine(WeakHashMachine):
+    """Any choice with any hash."""
+
+    hash_names, choices = tuple(HASHES), tuple(reversed(CHOICES))
+
+
 TestBlockManagerMachine = BlockManagerMachine.TestCase
 TestBlockManagerMachine.settings = settings(max_examples=100, stateful_step_count=30)
 TestWeakHashMachine = WeakHashMachine.TestCase
 TestWeakHashMachine.settings = settings(max_examples=100, stateful_step_count=30)
+TestOtherEvictionMachine = OtherEvictionMachine.TestCase
+TestOtherEvictionMachine.settings = settings(max_examples=60, stateful_step_count=30)
+MACHINES = [BlockManagerMachine, WeakHashMachine, OtherEvictionMachine, AnyhowMachine]
 
 
 # Rules of the random walk: how often they are drawn, and when they can be.
@@ -551,7 +582,7 @@ def random_walk(machine_class, seed, num_steps):
     return machine.seen
 
 
-@pytest.mark.parametrize("machine_class", [BlockManagerMachine, WeakHashMachine])
+@pytest.mark.parametrize("machine_class", MACHINES)
 def test_long_random_walks(machine_class):
     seen = sum((random_walk(machine_class, seed, 300) for seed in range(12)), Counter())
     assert min(seen[name] for name in ("hit", "refused", "outgrew", "revived or evicted")) > 30, seen
@@ -559,7 +590,7 @@ def test_long_random_walks(machine_class):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("machine_class", [BlockManagerMachine, WeakHashMachine])
+@pytest.mark.parametrize("machine_class", MACHINES)
 def test_many_more_walks(machine_class):
     for seed in range(1000, 1200):
         random_walk(machine_class, seed, 400)

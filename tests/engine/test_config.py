@@ -1,5 +1,6 @@
 """`Config`: what it fills in from the model's files, and what it refuses, by name and value."""
 
+import importlib.util
 import json
 import logging
 import math
@@ -13,8 +14,16 @@ from hypothesis import strategies as st
 
 from nanovllm import LLM
 from nanovllm import config as engine_config
-from nanovllm.config import KERNELS, OPTIMIZATIONS, SIZES, Config
+from nanovllm.config import Config
+from nanovllm.engine.block_manager import BlockManager
+from nanovllm.engine.kv_cache import choose_num_blocks
+from nanovllm.engine.llm_engine import LLMEngine
+from nanovllm.engine.model_runner import ModelRunner
 from nanovllm.engine.scheduler import Scheduler
+from nanovllm.layers.attention import Attention
+from nanovllm.levers import LEVERS, is_enabled
+from nanovllm.model_files import SIZES
+from nanovllm.utils.parallel_state import TensorParallelGroup
 
 from .conftest import make_tiny_model
 from .reference import edit_json, write_new_spelling, write_old_spelling
@@ -121,9 +130,12 @@ def test_dtype(model, dtype, expected):
 
 
 @pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
-def test_an_unknown_option_names_the_closest(model, options):
-    with pytest.raises(TypeError, match=r"max_num_seq\b.*max_num_seqs"):
+def test_an_unknown_option_is_named_beside_those_that_there_are(model, options):
+    with pytest.raises(TypeError, match=r"unknown option 'max_num_seq'.*max_num_seqs") as error:
         LLM(model, max_num_seq=3, **options)
+    known = [name for name, field in Config.__dataclass_fields__.items() if field.init and name != "model"]
+    assert all(re.search(rf"\b{name}\b", str(error.value)) for name in known)
+    assert not any(name in str(error.value) for name in ("hf_config", "model_path", "eos")), "they cannot be given"
     with pytest.raises(TypeError, match=r"zzz.*max_num_batched_tokens"):
         LLM(model, zzz=3, **options)
 
@@ -228,6 +240,15 @@ def test_both_spellings_of_rope_theta(own_model, theta):
     assert Config(own_model).hf_config.rope_theta == theta
 
 
+def test_two_different_rope_thetas(own_model):
+    write_new_spelling(own_model, 1e6)
+    edit_json(own_model / "config.json", rope_theta=1e6)
+    assert Config(own_model).hf_config.rope_theta == 1e6
+    edit_json(own_model / "config.json", rope_theta=1e4)
+    with pytest.raises(ValueError, match="must have one rope_theta"):
+        Config(own_model)
+
+
 def test_a_config_without_rope_theta(own_model):
     edit_json(own_model / "config.json", remove=("rope_theta", "rope_parameters"))
     with pytest.raises(ValueError, match=f"{re.escape(str(own_model))}.*rope_theta"):
@@ -274,6 +295,8 @@ def test_an_architecture_that_is_not_supported_is_named(tmp_path, monkeypatch, m
     # The error comes before anything is put on the device, so there need not be one.
     monkeypatch.setattr(engine_config, "resolve_device", lambda name: device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr("nanovllm.devices.shared_memory", lambda device: 227 * 1024)
     config = AutoConfig.for_model(model_type)
     config.architectures = [f"{model_type.title()}ForCausalLM"]
     config.save_pretrained(tmp_path)
@@ -390,23 +413,25 @@ def test_end_of_sequence_ids(own_model, in_generation_config, in_config, expecte
     assert set(Config(own_model).eos) == expected
 
 
-# Faster paths.
+# Levers: the faster paths.
+
+KERNELS = {"fused_norm", "fused_activation", "fused_qkv", "fused_sampler", "folded_norm", "small_batch"}
 
 
 @pytest.fixture
 def config_of(model, monkeypatch):
     """Makes a `Config` as another machine would have it; `has_triton` says whether triton is installed there."""
-    find_spec = engine_config.importlib.util.find_spec
+    find_spec = importlib.util.find_spec
 
-    def make(has_triton=True, **changes):
+    def make(has_triton=True, capability=(9, 0), **changes):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
         found = object() if has_triton else None
         monkeypatch.setattr(
-            engine_config.importlib.util,
-            "find_spec",
-            lambda name, *args: found if name == "triton" else find_spec(name, *args),
+            importlib.util, "find_spec", lambda name, *args: found if name == "triton" else find_spec(name, *args)
         )
-        monkeypatch.setattr(engine_config, "has_packed_linear", lambda: True)
-        config = Config(model, device="cpu")
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+        monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", object(), raising=False)
+        config = Config(model, device="cpu", disabled_optimizations=())
         for name, value in changes.items():
             setattr(config, name, value)
         return config
@@ -415,7 +440,7 @@ def config_of(model, monkeypatch):
 
 
 def enabled(config):
-    return {name for name in OPTIMIZATIONS if config.is_enabled(name)}
+    return {name for name in LEVERS if is_enabled(config, name)}
 
 
 @pytest.mark.parametrize(
@@ -428,39 +453,107 @@ def enabled(config):
         ({"attention_backend": "sdpa"}, {"cuda_graph", "step_ahead"}),
         ({"attention_backend": "flash_attn"}, set()),
         ({"tensor_parallel_size": 2}, set()),
-        ({"has_triton": False}, set(KERNELS)),
+        ({"has_triton": False}, KERNELS | {"overlapped_launch"}),
+        ({"capability": (7, 0)}, KERNELS | {"overlapped_launch"}),
+        ({"capability": (7, 5), "dtype": torch.float16}, {"folded_norm"}),
         ({"disabled_optimizations": ("step_ahead",)}, {"step_ahead"}),
+        ({"disabled_optimizations": ["step_ahead", "small_batch"]}, {"step_ahead", "small_batch"}),
         ({"disabled_optimizations": ("overlapped_launch",)}, {"overlapped_launch"}),
-        ({"disabled_optimizations": ("fused_norm",)}, {"fused_norm"}),
+        ({"disabled_optimizations": ("expected_length",)}, {"expected_length"}),
         ({"disabled_optimizations": ("folded_norm",)}, {"folded_norm"}),
         ({"disabled_optimizations": ("fused_sampler",)}, {"fused_sampler"}),
         ({"disabled_optimizations": ("small_batch",)}, {"small_batch"}),
         ({"disabled_optimizations": ("cuda_graph",)}, {"cuda_graph", "step_ahead"}),
+        ({"disabled_optimizations": ("fused_norm",)}, {"fused_norm", "folded_norm"}),
         ({"disabled_optimizations": ("fused_qkv",)}, {"fused_qkv", "folded_norm"}),
         ({"disabled_optimizations": ("fused_activation",)}, {"fused_activation", "folded_norm"}),
-        ({"disabled_optimizations": OPTIMIZATIONS}, set(OPTIMIZATIONS)),
+        ({"disabled_optimizations": tuple(LEVERS)}, set(LEVERS)),
+        ({"disabled_optimizations": "all"}, set(LEVERS)),
     ],
 )
-def test_the_faster_paths_of_a_gpu(config_of, changes, off):
+def test_the_levers_of_a_gpu(config_of, changes, off):
     options = {"device": "cuda", "dtype": torch.bfloat16, "attention_backend": "triton"} | changes
-    assert enabled(config_of(**options)) == set(OPTIMIZATIONS) - off - {"packed_weights"}
+    assert enabled(config_of(**options)) == set(LEVERS) - off - {"packed_weights"}
 
 
 @pytest.mark.parametrize(
     "changes, on",
     [
-        ({"device": "cpu"}, {"packed_weights"}),
-        ({"device": "cpu", "has_triton": False}, {"packed_weights"}),
-        ({"device": "cpu", "dtype": torch.bfloat16}, set()),
-        ({"device": "cpu", "disabled_optimizations": ("packed_weights",)}, set()),
-        ({"device": "mps"}, set()),
+        ({"device": "cpu"}, {"packed_weights", "expected_length"}),
+        ({"device": "cpu", "has_triton": False}, {"packed_weights", "expected_length"}),
+        ({"device": "cpu", "dtype": torch.bfloat16}, {"expected_length"}),
+        ({"device": "cpu", "disabled_optimizations": ("packed_weights",)}, {"expected_length"}),
+        ({"device": "cpu", "disabled_optimizations": ("expected_length",)}, {"packed_weights"}),
+        ({"device": "cpu", "disabled_optimizations": "all"}, set()),
+        ({"device": "mps"}, {"expected_length"}),
     ],
 )
-def test_the_faster_paths_without_a_gpu(config_of, changes, on):
+def test_the_levers_without_a_gpu(config_of, changes, on):
     assert enabled(config_of(**({"dtype": torch.float32} | changes))) == on
 
 
+def test_a_head_without_halves_that_are_powers_of_two_is_not_fused(config_of):
+    config = config_of(device="cuda", dtype=torch.bfloat16, attention_backend="sdpa")
+    config.hf_config.head_dim = 96
+    assert not {"fused_qkv", "folded_norm"} & enabled(config)
+
+
+def test_all_levers_off_is_the_plain_engine(model):
+    """Not a class of it is another one, and no module of the model has another forward."""
+    with LLM(model, num_kvcache_blocks=4, disabled_optimizations="all") as llm:
+        engine = llm.llm_engine
+        assert type(engine) is LLMEngine and type(engine.scheduler) is Scheduler
+        assert type(engine.scheduler.block_manager) is BlockManager
+        assert type(engine.model_runner) is ModelRunner
+        assert not levers_of_modules(engine)
+
+
+@pytest.mark.lever
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about the levers of a CPU")
+@pytest.mark.parametrize("disabled", [(), [], ("packed_weights",), ["expected_length", "packed_weights"]])
+def test_a_lever_is_on_unless_it_is_named(model, disabled):
+    with LLM(model, num_kvcache_blocks=4, disabled_optimizations=disabled) as llm:
+        engine = llm.llm_engine
+        is_packed = "nanovllm.levers.packed_weights" in levers_of_modules(engine)
+        assert is_packed == is_enabled(llm.config, "packed_weights")
+        assert is_packed <= ("packed_weights" not in disabled)
+        assert (type(engine.scheduler) is Scheduler) == ("expected_length" in disabled)
+
+
+def levers_of_modules(engine):
+    """Files of levers whose methods a module of the model has."""
+    modules = [*engine.model_runner.model.modules(), engine.model_runner.sampler]
+    files = {base.__module__ for module in modules for base in type(module).__mro__}
+    return {name for name in files if name.startswith("nanovllm.levers")}
+
+
+@pytest.mark.parametrize("names", [["cuda_graphs"], ("packed_weights", "nonsense"), [""], ["all"]])
+def test_an_optimization_that_no_lever_has_names_those_that_there_are(model, names):
+    with pytest.raises(ValueError, match=rf"disabled_optimizations.*{re.escape(repr(names[-1]))}") as error:
+        LLM(model, num_kvcache_blocks=4, disabled_optimizations=names)
+    assert all(name in str(error.value) for name in LEVERS)
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["step_ahead", "ALL", "", None, True, 3, {"step_ahead"}, {"all": 1}, [3], [["all"]], (None,), np.array([1, 2])],
+)
+def test_optimizations_of_a_wrong_type(model, names):
+    with pytest.raises(TypeError, match=r'disabled_optimizations must be "all" or a list, got') as error:
+        LLM(model, num_kvcache_blocks=4, disabled_optimizations=names)
+    assert repr(names) in str(error.value)
+
+
 # Sizes.
+
+
+@pytest.mark.parametrize("block_size, num_blocks", [(1, 7), (6, 7), (256, 1)])
+def test_the_tokens_that_the_whole_pool_holds(model, block_size, num_blocks):
+    config = Config(model, kvcache_block_size=block_size, num_kvcache_blocks=num_blocks)
+    assert config.num_kvcache_tokens == block_size * num_blocks
+    with LLM(model, kvcache_block_size=block_size, max_num_seqs=1, device="cpu") as llm:  # sized by the engine
+        pool = llm.scheduler.block_manager
+        assert llm.config.num_kvcache_tokens == len(pool.blocks) * pool.block_size >= llm.config.max_model_len
 
 
 def test_a_scheduler_needs_no_weights(tmp_path):
@@ -485,7 +578,7 @@ def test_the_pool_on_a_cpu_holds_what_the_options_ask_for(model, options, tokens
         num_blocks = llm.config.num_kvcache_blocks
         assert num_blocks == math.ceil(tokens / block_size)
         assert len(llm.scheduler.block_manager.blocks) == num_blocks
-        assert llm.model_runner.kv_cache.shape[2] == num_blocks
+        assert llm.llm_engine.model_runner.kv_cache.shape[2] == num_blocks
 
 
 def test_the_pool_on_a_cpu_takes_a_quarter_of_the_free_memory_at_most(model, monkeypatch):
@@ -494,7 +587,7 @@ def test_the_pool_on_a_cpu_takes_a_quarter_of_the_free_memory_at_most(model, mon
     free = psutil.virtual_memory()._replace(available=4 * 100_000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     with LLM(model, kvcache_block_size=4, device="cpu") as llm:
-        cache = llm.model_runner.kv_cache
+        cache = llm.llm_engine.model_runner.kv_cache
         block = cache.numel() * cache.element_size() / cache.shape[2]
         assert llm.config.num_kvcache_blocks == 100_000 // block
     free = free._replace(available=1000)
@@ -507,27 +600,25 @@ def test_the_pool_on_a_cpu_takes_a_quarter_of_the_free_memory_at_most(model, mon
     [
         (-1, 0.9, 300, 500),  # 0.9 of 1000 blocks, less what is in use and what a step takes
         (-1, 0.5, 300, 100),
-        (-1, 0.4, 300, "raise gpu_memory_utilization, lower max_num_batched_tokens"),
-        (-1, 1.0, 950, "raise gpu_memory_utilization, lower max_num_batched_tokens"),
+        (-1, 0.4, 300, "40 %.*lower .*max_num_batched_tokens.*raise gpu_memory_utilization"),
+        (-1, 1.0, 950, "100 %.*lower .*max_num_batched_tokens.*raise gpu_memory_utilization"),
         (600, 0.9, 300, 600),  # the limit is for a pool that the engine sizes itself
-        (601, 0.9, 300, "lower num_kvcache_blocks"),
+        (601, 0.9, 300, "KV cache of 601 blocks.*100 %.*lower num_kvcache_blocks"),
     ],
 )
 def test_the_pool_on_a_gpu_is_what_the_limit_leaves(model, monkeypatch, asked, utilization, in_use, gets):
     """As a GPU with room for a thousand blocks would be measured; a step takes a hundred."""
-    with LLM(model, kvcache_block_size=4, num_kvcache_blocks=3, device="cpu") as llm:
-        runner, block = llm.model_runner, llm.model_runner.kv_cache.nbytes // 3
-        monkeypatch.setattr(runner, "measure_memory", lambda: (1000 * block + 3, in_use * block, 100 * block))
-        llm.config.device, llm.config.num_kvcache_blocks = "cuda", asked
-        llm.config.gpu_memory_utilization = utilization
-        try:
-            if isinstance(gets, int):
-                assert runner.choose_num_blocks() == gets
-            else:
-                with pytest.raises(MemoryError, match=gets):
-                    runner.choose_num_blocks()
-        finally:
-            llm.config.device = "cpu"
+    config = Config(model, kvcache_block_size=4, num_kvcache_blocks=asked, gpu_memory_utilization=utilization)
+    config.device, config.dtype = "cuda", torch.float32
+    block = 2 * 2 * 4 * 2 * 16 * 4  # keys and values, layers, tokens, KV heads, numbers of a head, bytes
+    total = 1000 * block + 3
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (total - in_use * block, total))
+    arguments = [Attention(4, 16, 0.25, 2)] * 2, TensorParallelGroup(), 100 * block
+    if isinstance(gets, int):
+        assert choose_num_blocks(config, *arguments) == gets
+    else:
+        with pytest.raises(MemoryError, match=gets):
+            choose_num_blocks(config, *arguments)
 
 
 def test_a_pool_larger_than_the_memory_says_which_knob(model):
@@ -538,7 +629,7 @@ def test_a_pool_larger_than_the_memory_says_which_knob(model):
 def test_a_pool_smaller_than_one_sequence_is_legal_and_warned_of(model, caplog):
     with caplog.at_level(logging.WARNING, logger="nanovllm"), LLM(model, kvcache_block_size=4, num_kvcache_blocks=3):
         pass
-    assert "num_kvcache_blocks=3" in caplog.text and "max_model_len=300" in caplog.text
+    assert "num_kvcache_blocks" in caplog.text and "12 tokens" in caplog.text and "max_model_len=300" in caplog.text
     caplog.clear()
     with (
         caplog.at_level(logging.WARNING, logger="nanovllm"),

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from nanovllm import LLM, BeamSearchParams, SamplingParams
-from nanovllm.engine.model_runner import StepOutput
 
+from . import ahead
+from .ahead import works_ahead
 from .conftest import make_tiny_model
 from .reference import assert_clean, drain
 
@@ -23,8 +24,11 @@ def path(tmp_path_factory):
     return make_tiny_model(tmp_path_factory.mktemp("errors") / "model", vocab_size=VOCAB_SIZE, with_tokenizer=True)
 
 
+OPTIONS = {"kvcache_block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 48}
+
+
 def make_llm(path, **options):
-    return LLM(path, **({"kvcache_block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 48} | options))
+    return LLM(path, **(OPTIONS | options))
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +53,14 @@ def assert_refused_beside_others(llm, call, error, *patterns):
     llm.step()
     ids.append(llm.add_request(OTHER_PROMPTS[1], GREEDY))
     num_live = len(llm.scheduler.waiting) + len(llm.scheduler.running)
+    assert len(llm.llm_engine.requests) == num_live
     try:
         with pytest.raises(error) as caught:
             call()
         for pattern in patterns:
             assert re.search(pattern, str(caught.value), re.DOTALL), str(caught.value)
         assert len(llm.scheduler.waiting) + len(llm.scheduler.running) == num_live, "nothing was started"
+        assert len(llm.llm_engine.requests) == num_live and not llm.llm_engine.inbox, "nor will it be"
     finally:
         results = drain(llm)
     assert [results[i] for i in ids] == llm.expected
@@ -64,9 +70,7 @@ def assert_refused_beside_others(llm, call, error, *patterns):
 BAD_PROMPTS = [
     # what, error, what the message says
     pytest.param("", ValueError, ["prompt", "empty"], id="empty string"),
-    pytest.param(
-        [5, VOCAB_SIZE], ValueError, [str(VOCAB_SIZE), "vocabulary", str(VOCAB_SIZE - 1)], id="token too large"
-    ),
+    pytest.param([5, VOCAB_SIZE], ValueError, [f"token id {VOCAB_SIZE} .*vocabulary"], id="token too large"),
     pytest.param([5, -1], ValueError, ["token id", "-1"], id="negative token"),
     pytest.param([5, 10**30], ValueError, ["1" + "0" * 30, "vocabulary"], id="huge token"),
     pytest.param([1] * 49, ValueError, ["49", "max_model_len", "48"], id="longer than max_model_len"),
@@ -109,6 +113,29 @@ def test_a_prompt_larger_than_the_pool(path, call):
         )
         fits = llm.generate([1] * 20, SamplingParams(max_tokens=1), use_tqdm=False)[0]
         assert fits["finish_reason"] == "length" and len(fits["token_ids"]) == 1
+
+
+@pytest.mark.parametrize("call", [*CALLS, "engine", "scheduler"])
+def test_what_can_never_be_run_is_told_in_one_place(llm, monkeypatch, call):
+    """A subclass that refuses more, or fewer, is asked by every way in, before anything is started."""
+
+    def check(seq):
+        if 77 in seq.token_ids:
+            raise ValueError("no 77 here")
+
+    def add(owner, method):
+        request = llm._make_request([5, 6], GREEDY)
+        request.seq.token_ids[0] = 77
+        getattr(owner, method)(request if owner is llm.llm_engine else request.seq)
+
+    ways = {
+        "engine": lambda: add(llm.llm_engine, "add_request"),
+        "scheduler": lambda: add(llm.scheduler, "add"),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.scheduler, "check", check)
+        way_in = ways.get(call, lambda: CALLS[call](llm, [5, 77], GREEDY))
+        assert_refused_beside_others(llm, way_in, ValueError, "^no 77 here$")
 
 
 @pytest.mark.parametrize("call", ["generate", "add_request", "stream"])
@@ -249,22 +276,36 @@ def failing(function, error, when):
     return call
 
 
-# With CUDA graphs a decode step is one replay, sampling included, and one step ahead its tokens are waited for later.
+# One step ahead, the tokens of a step are looked at after the next one has been launched.
 PLACES = {
     "schedule": lambda llm: (llm.scheduler, "schedule"),
     "may_append": lambda llm: (llm.scheduler.block_manager, "may_append"),
     "hash_blocks": lambda llm: (llm.scheduler.block_manager, "hash_blocks"),
-    "prepare": lambda llm: (llm.model_runner, "prepare_decode"),
-    "run_model": lambda llm: (llm.model_runner, "replay_cudagraph" if llm.model_runner.graphs else "run_model"),
-    "sample": lambda llm: (StepOutput, "wait") if llm.model_runner.graphs else (llm.model_runner.sampler, "forward"),
-    "postprocess": lambda llm: (llm.scheduler, "resolve" if llm.runs_ahead else "postprocess"),
+    "prepare": lambda llm: (llm.llm_engine.model_runner, "prepare_decode"),
+    "run_model": lambda llm: (llm.llm_engine.model_runner, "run_model"),
+    "sample": lambda llm: (llm.llm_engine.model_runner, "sample"),
+    "postprocess": lambda llm: (llm.scheduler, "resolve" if works_ahead(llm) else "postprocess"),
+    "take_in": lambda llm: (llm.llm_engine, "take_in"),
 }
 
 
+@pytest.fixture(scope="module")
+def ahead_llm(path, llm):
+    with ahead.make_llm(path, **OPTIONS) as ahead_llm:
+        ahead_llm.expected = llm.expected
+        yield ahead_llm
+
+
+@pytest.fixture(params=["llm", pytest.param("ahead_llm", marks=pytest.mark.lever)])
+def any_llm(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("error", [Failure("planned"), KeyboardInterrupt(), torch.OutOfMemoryError("planned")])
+@pytest.mark.parametrize("error", [Failure("planned"), KeyboardInterrupt()])
 @pytest.mark.parametrize("when", [1, 2, 4])
-def test_a_step_that_raises_loses_no_other_request(llm, monkeypatch, place, error, when):
+def test_a_step_that_raises_loses_no_other_request(any_llm, monkeypatch, place, error, when):
+    llm = any_llm
     ids = [llm.add_request(prompt, GREEDY) for prompt in OTHER_PROMPTS]
     with monkeypatch.context() as patch:
         owner, name = PLACES[place](llm)
@@ -272,7 +313,7 @@ def test_a_step_that_raises_loses_no_other_request(llm, monkeypatch, place, erro
         with pytest.raises(type(error)):
             # Its prompt shares blocks with a request that goes on.
             llm.generate([OTHER_PROMPTS[1] + [9], [1, 2]], GREEDY, use_tqdm=False)
-    assert len(llm.requests) == 2, "only the requests of the call that was interrupted are gone"
+    assert len(llm.llm_engine.requests) == 2, "only the requests of the call that was interrupted are gone"
     results = drain(llm)
     assert [results[i] for i in ids] == llm.expected
     assert_clean(llm)
@@ -281,25 +322,134 @@ def test_a_step_that_raises_loses_no_other_request(llm, monkeypatch, place, erro
 
 
 @pytest.mark.parametrize("when", [1, 2, 5])
-def test_text_and_logprobs_survive_a_step_that_raises_after_sampling(llm, monkeypatch, when):
-    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop="\x00", logprobs=0)
+def test_text_and_logprobs_survive_a_step_that_raises_after_sampling(any_llm, monkeypatch, when):
+    llm, params = any_llm, SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop="\x00", logprobs=0)
     expected = llm.generate(OTHER_PROMPTS[0], params, use_tqdm=False)[0]
     stream = llm.stream(OTHER_PROMPTS[0], params)
-    text = ""
+    text = next(stream)
     with monkeypatch.context() as patch:
-        patch.setattr(llm, "_take_in", failing(llm._take_in, KeyboardInterrupt(), when))
+        patch.setattr(llm.llm_engine, "take_in", failing(llm.llm_engine.take_in, KeyboardInterrupt(), when))
         with pytest.raises(KeyboardInterrupt):
             llm.generate([1, 2], GREEDY, use_tqdm=False) if when > 1 else list(llm.stream([1, 2], GREEDY))
-    text = "".join(stream)
+    try:
+        while True:
+            text += next(stream)
+    except StopIteration as stop:
+        output = stop.value
     assert text == expected["text"]
+    assert [list(row) for row in output["logprobs"]] == [list(row) for row in expected["logprobs"]]
     assert_clean(llm)
+
+
+# A step for which the GPU has no memory.
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("when", [1, 2, 4])
+def test_a_step_without_memory_is_tried_once_more(any_llm, monkeypatch, place, when):
+    llm, error = any_llm, torch.OutOfMemoryError("planned")
+    ids = [llm.add_request(prompt, GREEDY) for prompt in OTHER_PROMPTS]
+    with monkeypatch.context() as patch:
+        owner, name = PLACES[place](llm)
+        patch.setattr(owner, name, failing(getattr(owner, name), error, when))
+        outputs = llm.generate(OTHER_PROMPTS, GREEDY, use_tqdm=False)
+    assert [output["token_ids"] for output in outputs] == llm.expected
+    results = drain(llm)
+    assert [results[i] for i in ids] == llm.expected
+    assert_clean(llm)
+
+
+class FullMemory:
+    """A GPU that has memory for so many tokens a step; `steps` holds their numbers and their requests."""
+
+    def __init__(self, llm, patch, num_tokens):
+        runner, self.num_tokens, self.steps = llm.llm_engine.model_runner, num_tokens, []
+        self.launch = runner.launch
+        patch.setattr(runner, "launch", self)
+
+    def __call__(self, seqs, is_prefill):
+        num_tokens = sum(seq.num_scheduled_tokens for seq in seqs)
+        self.steps.append((num_tokens, [seq.seq_id for seq in seqs]))
+        if num_tokens > self.num_tokens:
+            raise torch.OutOfMemoryError("planned")
+        return self.launch(seqs, is_prefill)
+
+    def too_large_twice(self):
+        """Requests of steps that did not fit after one that had not fitted."""
+        fits = [num_tokens <= self.num_tokens for num_tokens, _ in self.steps]
+        return {
+            seq_id
+            for i, (_, seq_ids) in enumerate(self.steps)
+            if i and not fits[i] and not fits[i - 1]
+            for seq_id in seq_ids
+        }
+
+
+def test_a_prefill_without_memory_is_cut_in_halves(any_llm, monkeypatch):
+    llm = any_llm
+    prompts = [[50 + i, *range(1, 12)] for i in range(3)]
+    expected = [output["token_ids"] for output in llm.generate(prompts, GREEDY, use_tqdm=False)]
+    llm.scheduler.reset([])  # an empty cache
+    with monkeypatch.context() as patch:
+        memory = FullMemory(llm, patch, num_tokens=20)
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+        assert [num_tokens for num_tokens, _ in memory.steps[:4]] == [36, 18, 18, 3]
+        assert [output["token_ids"] for output in outputs] == expected
+        assert not any("error" in output for output in outputs)
+        assert_clean(llm)
+        llm.generate([[60] * 20], GREEDY, use_tqdm=False)
+        assert memory.steps[-8][0] == 20, "an idle engine forgets that the memory was full"
+    llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert_clean(llm)
+
+
+def test_a_decode_without_memory_runs_with_half_the_sequences(any_llm, monkeypatch):
+    llm, prompts = any_llm, [[50 + i] for i in range(4)]
+    expected = [output["token_ids"] for output in llm.generate(prompts, GREEDY, use_tqdm=False)]
+    with monkeypatch.context() as patch:
+        memory = FullMemory(llm, patch, num_tokens=10**6)
+        ids = [llm.add_request(prompt, GREEDY) for prompt in prompts]
+        llm.step()
+        memory.num_tokens = 3
+        results = drain(llm)
+        assert [results[i] for i in ids] == expected
+        sizes = [num_tokens for num_tokens, _ in memory.steps]
+        assert sizes[:2] == [4, 4] and max(sizes[2:]) == 2, "what is computed again is cut, too"
+        assert max(len(seq_ids) for _, seq_ids in memory.steps[2:]) == 2
+
+
+def test_a_step_that_does_not_fit_in_halves_either_ends_its_requests_only(any_llm, monkeypatch):
+    llm = any_llm
+    prompts = [[50] * 40, *OTHER_PROMPTS, [51] * 30, [52] * 3]
+    alone = [llm.generate(prompt, GREEDY, use_tqdm=False)[0] for prompt in prompts]
+    llm.scheduler.reset([])
+    with monkeypatch.context() as patch:
+        memory = FullMemory(llm, patch, num_tokens=12)
+        first = llm.add_request(prompts[0], GREEDY)
+        outputs = llm.generate(prompts[1:], GREEDY, use_tqdm=False)
+        failed = memory.too_large_twice()
+        assert first in failed and len(memory.steps) > 1 and len(failed) < len(prompts)
+        for seq_id, output in enumerate(outputs, start=first + 1):
+            assert (output["finish_reason"] == "error") == (seq_id in failed)
+            if seq_id in failed:
+                assert "out of GPU memory" in output["error"]
+            assert output["token_ids"] == alone[seq_id - first]["token_ids"][: len(output["token_ids"])]
+            assert len(output["token_ids"]) == (0 if seq_id in failed else 8)
+        assert drain(llm) == {first: []}, "it has ended, with what it had"
+        assert_clean(llm)
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert [output["token_ids"] for output in outputs] == [output["token_ids"] for output in alone]
+
+
+# What was scheduled and never computed.
 
 
 def test_keys_that_were_never_computed_are_not_shared_after_a_failure(llm, monkeypatch):
     # The blocks are registered when the step is scheduled; a step that fails must take that back.
     prompt = [31, 32, 33, 34, 35, 36, 37, 38, 39]
     with monkeypatch.context() as patch:
-        patch.setattr(llm.model_runner, "run_model", failing(llm.model_runner.run_model, Failure("planned"), 1))
+        runner = llm.llm_engine.model_runner
+        patch.setattr(runner, "run_model", failing(runner.run_model, Failure("planned"), 1))
         with pytest.raises(Failure):
             llm.generate(prompt, GREEDY, use_tqdm=False)
     output = llm.generate(prompt, GREEDY, use_tqdm=False)[0]

@@ -4,12 +4,14 @@ import random
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nanovllm import SamplingParams
+from nanovllm import RequestOutput, SamplingParams
 from tests.engine import hash_model
+from tests.engine.conftest import all_levers_are_off
 from tests.engine.hash_model import VOCAB_SIZE, check_clean, expected
 from tests.engine.interrupts import InterruptAtLine
 from tests.engine.oracles import check_block_manager
@@ -24,6 +26,8 @@ def model_path(tiny_text_model):
 def make_engine(**options):
     return hash_model.make_engine(MODEL, **options)
 
+
+ahead_or_not = pytest.mark.parametrize("runs_ahead", [False, pytest.param(True, marks=pytest.mark.lever)])
 
 # Inputs.
 
@@ -49,7 +53,7 @@ engine_options = st.fixed_dictionaries(
         "max_num_seqs": st.integers(1, 6),
         "enable_prefix_caching": st.booleans(),
         "optimistic": st.booleans(),
-        "runs_ahead": st.booleans(),
+        "runs_ahead": st.just(False) if all_levers_are_off() else st.booleans(),
     }
 )
 
@@ -100,7 +104,7 @@ def check_run(llm, arrivals, aborts):
                 continue
             wanted[llm.add_request(prompt, params)] = expected(prompt, params, pool=pool)
         for when, which in aborts:
-            ids = list(llm.requests)
+            ids = list(llm.llm_engine.requests)
             if when == i and ids:
                 seq_id = ids[which % len(ids)]
                 output, want = llm.abort(seq_id), wanted.pop(seq_id)
@@ -112,7 +116,7 @@ def check_run(llm, arrivals, aborts):
         for seq_id, token_ids in finished:
             assert seq_id not in results
             results[seq_id] = token_ids
-        live = [request.seq for request in llm.requests.values()]
+        live = [request.seq for request in llm.llm_engine.requests.values()]
         check_block_manager(llm.scheduler.block_manager, live)
         assert {seq.seq_id for seq in live} == {seq.seq_id for seq in [*llm.scheduler.waiting, *llm.scheduler.running]}
         assert len(llm.scheduler.running) <= llm.config.max_num_seqs
@@ -124,7 +128,7 @@ def check_run(llm, arrivals, aborts):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 def test_many_more_runs(runs_ahead):
     rng = random.Random(runs_ahead)
     for _ in range(120):
@@ -156,7 +160,7 @@ def test_many_more_runs(runs_ahead):
             check_run(llm, arrivals, [(rng.randrange(1, 60), rng.randrange(9)) for _ in range(rng.randrange(3))])
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 @pytest.mark.parametrize("block_size", [1, 2, 4, 16, 32])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_generate_under_pressure(block_size, enable_prefix_caching, runs_ahead):
@@ -184,7 +188,106 @@ def test_generate_under_pressure(block_size, enable_prefix_caching, runs_ahead):
         check_clean(llm)
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+# Experiments: another choice of who is preempted, and of which free block is taken, changes no token.
+
+
+def override(thing, **methods):
+    """As if it had been made of a subclass."""
+    thing.__class__ = type(type(thing).__name__, (type(thing),), methods)
+
+
+VICTIMS = {
+    "oldest": lambda self, seq: self.running[0],
+    "longest": lambda self, seq: max(self.running, key=len),
+    "who asks": lambda self, seq: seq,
+    "anyone": lambda self, seq: self.running[sum(map(len, self.running)) * 7919 % len(self.running)],
+}
+CHOICES = {
+    "last freed": lambda self: next(reversed(self.free_block_ids)),
+    "smallest id": lambda self: min(self.free_block_ids),
+    "anyone": lambda self: list(self.free_block_ids)[sum(self.free_block_ids) * 7919 % len(self.free_block_ids)],
+}
+experiments = st.tuples(st.sampled_from([None, *VICTIMS]), st.sampled_from([None, *CHOICES]))
+
+
+def make_experiment(victim, choice, **options):
+    llm = make_engine(**options)
+    if victim:
+        override(llm.scheduler, choose_victim=VICTIMS[victim])
+    if choice:
+        override(llm.scheduler.block_manager, choose_block_to_evict=CHOICES[choice])
+    return llm
+
+
+@settings(max_examples=15)
+@given(
+    options=engine_options,
+    experiment=experiments,
+    pool=st.integers(20, 80),
+    arrivals=st.lists(st.tuples(st.integers(0, 12), prompts, params_draws), min_size=3, max_size=8),
+)
+def test_tokens_do_not_depend_on_who_is_preempted_or_which_block_is_taken(options, experiment, pool, arrivals):
+    with make_experiment(*experiment, **with_pool(options | {"optimistic": True}, pool)) as llm:
+        check_run(llm, arrivals, [])
+
+
+@ahead_or_not
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_experiments_under_pressure(victim, choice, runs_ahead):
+    """Blocks are shared, taken and given back in another order than usual, and preemption happens."""
+    rng = random.Random(victim + choice)
+    arrivals = [
+        (
+            rng.randrange(10),
+            [*STARTS[i % 2][: rng.randrange(5, 30)], i % 5 + 1],
+            SamplingParams(temperature=0.0, max_tokens=rng.randrange(5, 20), ignore_eos=True),
+        )
+        for i in range(12)
+    ]
+    options = {"max_num_batched_tokens": 20, "max_num_seqs": 6, "optimistic": True, "runs_ahead": runs_ahead}
+    with make_experiment(victim, choice, num_kvcache_blocks=24, **options) as llm:
+        check_run(llm, arrivals, [])
+        assert llm.scheduler.num_preemptions >= 2
+
+
+# Memory that is full.
+
+
+@settings(max_examples=15)
+@given(
+    options=engine_options,
+    pool=st.integers(40, 150),
+    arrivals=st.lists(st.tuples(st.integers(0, 12), prompts, params_draws), min_size=1, max_size=7),
+    room=st.lists(st.integers(1, 24), min_size=1, max_size=6),
+)
+def test_steps_without_memory_end_their_requests_at_most(options, pool, arrivals, room):
+    """A GPU with room for so many tokens a step, now more and now fewer: all tokens are right, or their beginning."""
+    with make_engine(**with_pool(options, pool)) as llm:
+        launches = Counter()
+
+        def run_model(input_ids, positions):
+            launches["all"] += 1
+            if len(input_ids) > room[launches["all"] // 3 % len(room)]:
+                launches["failed"] += 1
+                raise torch.OutOfMemoryError("planned")
+            return llm.fake(input_ids, positions)
+
+        llm.llm_engine.model_runner.run_model = run_model
+        pool = llm.config.num_kvcache_tokens
+        work = [(prompt, params) for _, prompt, params in arrivals if len(prompt) <= pool]
+        outputs = llm.generate([prompt for prompt, _ in work], [params for _, params in work], use_tqdm=False)
+        for (prompt, params), output in zip(work, outputs, strict=True):
+            want = expected(prompt, params, pool=pool)
+            if output.get("error", "").startswith("out of GPU memory"):
+                assert launches["failed"] > 1
+                assert output["token_ids"] == want.token_ids[: len(output["token_ids"])]
+            else:
+                assert (output["token_ids"], output["finish_reason"]) == (want.token_ids, want.reason)
+        check_clean(llm)
+
+
+@ahead_or_not
 def test_a_prefix_hit_is_counted_and_changes_nothing(runs_ahead):
     with make_engine(num_kvcache_blocks=40, runs_ahead=runs_ahead) as llm:
         greedy = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -197,7 +300,7 @@ def test_a_prefix_hit_is_counted_and_changes_nothing(runs_ahead):
         assert third["num_cached_tokens"] == 24 and third["token_ids"] == expected(turn, greedy).token_ids
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 def test_a_request_that_outgrows_the_pool_fails_alone(runs_ahead):
     with make_engine(num_kvcache_blocks=6, runs_ahead=runs_ahead) as llm:
         long = SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True)
@@ -212,7 +315,7 @@ def test_a_request_that_outgrows_the_pool_fails_alone(runs_ahead):
         check_clean(llm)
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 def test_no_step_is_wasted(runs_ahead):
     """A request of n tokens takes one prefill and n - 1 decodes; ahead of time at most one more."""
     with make_engine(runs_ahead=runs_ahead) as llm:
@@ -248,8 +351,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interrupt_at_line(number):
-    files = ("scheduler.py", "block_manager.py", "llm_engine.py", "outputs.py", "sequence.py")
-    return InterruptAtLine(number, Interrupted, files)
+    files = ("llm.py", "outputs.py", "llm_engine.py", "request.py", "scheduler.py", "block_manager.py", "sequence.py")
+    levers = ("step_ahead.py", "expected_length.py")
+    return InterruptAtLine(number, Interrupted, files + levers)
 
 
 def text_of(llm, want):
@@ -278,7 +382,7 @@ class Scene:
             llm.add_request(prompt, params): expected(prompt, params)
             for prompt, params in ((STARTS[0][:16], brief), (STARTS[0][:17], greedy), (STARTS[1][:15], greedy))
         }
-        self.requests = {seq_id: llm.requests[seq_id] for seq_id in self.wanted}
+        self.requests = {seq_id: llm.llm_engine.requests[seq_id] for seq_id in self.wanted}
         self.stream_wants = expected(STARTS[2][:3], greedy)
         self.stream = llm.stream(STARTS[2][:3], greedy)
         self.text = ""
@@ -303,14 +407,14 @@ class Scene:
             self.step()
         assert self.results == {seq_id: want.token_ids for seq_id, want in self.wanted.items()}
         for seq_id, want in self.wanted.items():
-            output = self.llm._output(self.requests[seq_id])
+            output = RequestOutput(self.requests[seq_id], self.requests[seq_id].text(self.llm.tokenizer))
             assert output["text"] == text_of(self.llm, want) and output["finish_reason"] == want.reason
             if want.params.logprobs:
                 assert all(t in table for t, table in zip(want.token_ids, output["logprobs"], strict=True))
         check_clean(self.llm)
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 @pytest.mark.parametrize("kind", Scene.kinds)
 def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
     """Ctrl-C at every single line of a step: nothing is lost, repeated or wrong afterwards."""
@@ -325,17 +429,18 @@ def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
                 scene.step()
             with interrupt_at_line(number) as interrupt:
                 try:
-                    llm._step()
+                    llm.llm_engine.step()
                     done = interrupt.lines < number
                 except Interrupted:
                     pass
-            live = [request.seq for request in llm.requests.values()]
+            llm.abort(-1)  # what was interrupted is made good by the next call
+            live = [request.seq for request in llm.llm_engine.requests.values()]
             check_block_manager(llm.scheduler.block_manager, live)
             scene.finish()
         assert number > 100
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 def test_generate_can_be_interrupted_anywhere(runs_ahead):
     """From the first line to the last: its requests are gone, the others go on, the next call gets its own results."""
     greedy = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -351,8 +456,8 @@ def test_generate_can_be_interrupted_anywhere(runs_ahead):
                     llm.generate([STARTS[1][:20], STARTS[2][:11]], greedy, use_tqdm=False)
                     was_interrupted = False
                 except Interrupted:
-                    assert llm.requests.keys() <= {other}
-                    assert len(llm.scheduler.waiting) + len(llm.scheduler.running) == len(llm.requests)
+                    assert llm.llm_engine.requests.keys() <= {other}
+                    assert len(llm.scheduler.waiting) + len(llm.scheduler.running) == len(llm.llm_engine.requests)
             (output,) = llm.generate([STARTS[1][:13]], greedy, use_tqdm=False)
             assert output["token_ids"] == expected(STARTS[1][:13], greedy).token_ids
             results = {}
@@ -398,7 +503,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 2**16))
     def abort(self, pick):
         seq_id = list(self.wanted)[pick % len(self.wanted)]
-        is_live = seq_id in self.llm.requests
+        is_live = seq_id in self.llm.llm_engine.requests
         output = self.llm.abort(seq_id)
         assert (output is not None) == is_live, "a request that has ended is reported, not aborted"
         if output is not None:
@@ -450,12 +555,12 @@ class EngineMachine(RuleBasedStateMachine):
     def fail(self, in_generate, error):
         """The model raises, half way: after it has written to the cache."""
 
-        def broken(input_ids, positions, is_prefill):
-            self.llm.fake(input_ids, positions, is_prefill)
+        def broken(input_ids, positions):
+            self.llm.fake(input_ids, positions)
             raise error("on purpose")
 
         will_run = in_generate or bool(self.llm.scheduler.waiting or self.llm.scheduler.running)
-        self.llm.model_runner.run_model = broken
+        self.llm.llm_engine.model_runner.run_model = broken
         try:
             if in_generate:
                 self.llm.generate([[1, 2, 3]], SamplingParams(max_tokens=5), use_tqdm=False)
@@ -466,18 +571,20 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert not will_run or not in_generate
         finally:
-            self.llm.model_runner.run_model = self.llm.fake
+            self.llm.llm_engine.model_runner.run_model = self.llm.fake
 
     @invariant()
     def holds(self):
         llm = self.llm
-        live = [request.seq for request in llm.requests.values()]
+        llm.abort(-1)  # what was interrupted is made good by the next call
+        live = [request.seq for request in llm.llm_engine.requests.values()]
         check_block_manager(llm.scheduler.block_manager, live)
         queued = [*llm.scheduler.running, *llm.scheduler.waiting]
         assert queued == live, "every live request is in one queue, in order of arrival"
-        assert set(self.wanted) <= set(llm.requests) | set(llm.unreported)
+        unreported = {seq_id for seq_id, request in llm.added.items() if request.is_finished}
+        assert set(self.wanted) <= set(llm.llm_engine.requests) | unreported
         assert len(llm.scheduler.running) <= llm.scheduler.max_num_seqs
-        assert llm.is_finished() == (not live and not llm.unreported)
+        assert llm.is_finished() == (not live and not unreported)
 
     def teardown(self):
         for _ in range(3000):
@@ -496,7 +603,7 @@ TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(max_examples=12, stateful_step_count=25)
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True])
+@ahead_or_not
 def test_long_random_walk(runs_ahead):
     """The same rules in one long life of an engine."""
     rng = random.Random(3 + runs_ahead)

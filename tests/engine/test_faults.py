@@ -5,6 +5,7 @@ import copy
 import gc
 import os
 import pickle
+import queue
 import random
 import signal
 import subprocess
@@ -12,19 +13,19 @@ import sys
 import threading
 import time
 import weakref
-from functools import partial
-from multiprocessing.process import BaseProcess
 
 import psutil
 import pytest
 import torch
 
 from nanovllm import LLM, SamplingParams
-from nanovllm.engine import llm_engine, model_runner, worker
+from nanovllm.engine import model_runner, worker
 from nanovllm.engine.trace import TraceRecorder
 from nanovllm.engine.worker import Timeouts, WorkerError
+from nanovllm.progress import ProgressBar
 from nanovllm.utils import memory
 
+from .ahead import make_llm, works_ahead
 from .conftest import alone_on_the_gpu, device_of_ranks, make_tiny_model
 from .interrupts import CallAtLine, InterruptAtLine
 from .leaks import child_processes, leaves_nothing_behind, left_behind, private_temp_dir, snapshot, wait_until
@@ -35,6 +36,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 WITH_LOGPROBS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=2)
 PROMPTS = [[5, 6, 7], [5, 6, 7, 8, 9, 10], [300, 301], [5]]
 OPTIONS = {"kvcache_block_size": 4, "num_kvcache_blocks": 40, "max_num_batched_tokens": 16, "max_model_len": 64}
+both_ways = pytest.mark.parametrize("runs_ahead", [False, True], ids=["", "ahead"])
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,11 @@ def tokens(llm, prompts=PROMPTS, params=GREEDY):
     return [output["token_ids"] for output in llm.generate(prompts, params, use_tqdm=False)]
 
 
+def live(llm):
+    """Numbers of the requests that the engine still works on."""
+    return list(llm.llm_engine.requests)
+
+
 @pytest.fixture(scope="module")
 def expected(path):
     with LLM(path, **OPTIONS) as llm:
@@ -62,6 +69,18 @@ def expected(path):
 def expected_text(path):
     with LLM(path, **OPTIONS) as llm:
         return "".join(llm.stream(PROMPTS[1], GREEDY))
+
+
+class Planted(Exception):
+    pass
+
+
+def fail(*args, **kwargs):
+    raise Planted
+
+
+def raise_interrupt(*args, **kwargs):
+    raise KeyboardInterrupt
 
 
 # One process: interrupts and exceptions at any moment.
@@ -83,15 +102,16 @@ def check_strike_at(llm, n, strike_at, call, expected, expected_text):
     other = llm.add_request(PROMPTS[1], WITH_LOGPROBS)
     stream = llm.stream(PROMPTS[1], GREEDY)
     text = next(stream)
-    request = llm.requests[other]
+    request = llm.llm_engine.requests[other]
     strike = strike_at(llm, n)
     with contextlib.suppress(KeyboardInterrupt), strike:
         call(llm)
     note = f"{strike_at.__name__} line {n}, {strike.where}"
-    assert len(llm.requests) <= 2, f"{note}: what was interrupted goes on"
+    llm.abort(-1)  # what was interrupted is made good by the next call
+    assert len(live(llm)) <= 2, f"{note}: what was interrupted goes on"
     assert tokens(llm) == expected, note
     assert text + "".join(stream) == expected_text, note
-    assert len(llm.requests) <= 1, f"{note}: {llm.requests}"
+    assert len(live(llm)) <= 1, f"{note}: {live(llm)}"
     results = drain(llm)
     assert results == {} or results == {other: expected[1]}, note
     assert request.seq.completion_token_ids == expected[1], note
@@ -109,33 +129,37 @@ INTERRUPTIBLE = {
 }
 
 
+NUM_LINES = {"generate": 4000, "steps": 400, "stream": 2000}  # at least
 STRIKES = [interrupt_at, collect_at]
 
 
+@both_ways
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
 @pytest.mark.parametrize("strike_at", STRIKES)
-def test_ctrl_c_and_garbage_at_a_random_line(path, strike_at, call, expected, expected_text):
+def test_ctrl_c_and_garbage_at_a_random_line(path, strike_at, call, runs_ahead, expected, expected_text):
     rng = random.Random(call)
-    with LLM(path, **OPTIONS) as llm:
-        for _ in range(30):
-            n = rng.randrange(1, 400)
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        for _ in range(20):
+            n = rng.randrange(1, NUM_LINES[call])
             assert check_strike_at(llm, n, strike_at, INTERRUPTIBLE[call], expected, expected_text)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
+@both_ways
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
 @pytest.mark.parametrize("strike_at", STRIKES)
-def test_ctrl_c_and_garbage_at_every_line(path, strike_at, call, expected, expected_text):
+def test_ctrl_c_and_garbage_at_every_line(path, strike_at, call, runs_ahead, expected, expected_text):
     """The lines of the first steps, one after the other; what comes later repeats them."""
-    with LLM(path, **OPTIONS) as llm:
-        for n in [*range(1, 120), *range(120, 600, 3)]:
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        for n in [*range(1, 200), *range(200, 800, 3)]:
             if not check_strike_at(llm, n, strike_at, INTERRUPTIBLE[call], expected, expected_text):
                 break
 
 
-def test_ctrl_c_in_abort(path, expected):
-    with LLM(path, **OPTIONS) as llm:
+@both_ways
+def test_ctrl_c_in_abort(path, expected, runs_ahead):
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
         n, interrupt = 0, None
         while interrupt is None or interrupt.lines >= n:
             n += 1
@@ -150,11 +174,47 @@ def test_ctrl_c_in_abort(path, expected):
             assert_clean(llm)
 
 
+def test_ctrl_c_in_add_request(path, expected):
+    """A request whose number nobody was told does not run, and the engine still comes to an end."""
+    with LLM(path, **OPTIONS) as llm:
+        n, interrupt = 0, None
+        while interrupt is None or interrupt.lines >= n:
+            n += 1
+            other, added = llm.add_request(PROMPTS[1], GREEDY), None
+            interrupt = InterruptAtLine(n)
+            with contextlib.suppress(KeyboardInterrupt), interrupt:
+                added = llm.add_request(PROMPTS[0], GREEDY)
+            results = drain(llm)
+            assert results.pop(other) == expected[1], interrupt.where
+            assert added is None or results == {added: expected[0]}, interrupt.where
+            assert added is not None or results in ({}, {other + 1: expected[0]}), interrupt.where
+            assert_clean(llm)
+
+
+def test_ctrl_c_in_exit(path):
+    """The next call ends what is left."""
+    n, interrupt = 0, None
+    while interrupt is None or interrupt.lines >= n:
+        n += 1
+        llm = LLM(path, **OPTIONS)
+        seq_id, cache = llm.add_request(PROMPTS[0], GREEDY), weakref.ref(llm.llm_engine.model_runner.kv_cache)
+        llm.step()
+        interrupt = InterruptAtLine(n)
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            llm.exit()
+        llm.exit()
+        assert cache() is None, interrupt.where
+        for call in (llm.step, lambda llm=llm: tokens(llm), lambda llm=llm: list(llm.stream(PROMPTS[0]))):
+            with pytest.raises(RuntimeError, match="closed"):
+                call()
+        assert llm.abort(seq_id) is None
+
+
 def test_what_a_progress_bar_has_started_survives_an_interrupt(path, expected, monkeypatch):
     started = []
 
-    class Bar(llm_engine.tqdm):
-        def update(self, *args):
+    class Bar(ProgressBar):
+        def show(self):
             if not started:
                 stream = llm.stream(PROMPTS[1], GREEDY)
                 started.extend([llm.add_request(PROMPTS[0], GREEDY), stream, next(stream)])
@@ -162,51 +222,38 @@ def test_what_a_progress_bar_has_started_survives_an_interrupt(path, expected, m
 
     with LLM(path, **OPTIONS) as llm:
         with monkeypatch.context() as patch:
-            patch.setattr(llm_engine, "tqdm", Bar)
+            patch.setattr("nanovllm.llm.ProgressBar", Bar)
             with pytest.raises(KeyboardInterrupt):
                 llm.generate(PROMPTS, GREEDY)
         seq_id, stream, _ = started
-        assert len(llm.requests) == 2
+        assert len(live(llm)) == 2
         stream.close()
         assert drain(llm) == {seq_id: expected[0]}
         assert_clean(llm)
 
 
-def test_a_stream_whose_request_is_gone_says_so(path):
-    with LLM(path, **OPTIONS) as llm:
+@both_ways
+def test_a_request_that_somebody_else_aborts(path, expected, runs_ahead, monkeypatch):
+    """A stream ends, and `generate` returns what there is; neither waits for tokens that never come."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
         stream = llm.stream(PROMPTS[1], GREEDY)
         next(stream)
-        llm.requests.clear()
-        llm._rewind()
-        with pytest.raises(RuntimeError, match="request is gone"):
-            list(stream)
+        output = llm.abort(live(llm)[0])
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(stream)
+        for aborted in (output, end.value.value):
+            assert aborted["finish_reason"] == "abort"
+            assert aborted["token_ids"] == expected[1][: len(aborted["token_ids"])]
 
+        class Bar(ProgressBar):
+            def show(self):
+                llm.abort(live(llm)[-1] if len(live(llm)) == len(PROMPTS) else -1)
 
-def test_a_thread_that_calls_between_the_steps_of_another(path, expected, monkeypatch):
-    errors = []
-
-    class Bar(llm_engine.tqdm):
-        def update(self, *args):
-            thread = threading.Thread(target=call)
-            thread.start()
-            thread.join()
-
-    def call():
-        try:
-            llm.generate(PROMPTS, GREEDY)
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    with LLM(path, **OPTIONS) as llm:
-        with monkeypatch.context() as patch:
-            patch.setattr(llm_engine, "tqdm", Bar)
-            assert [output["token_ids"] for output in llm.generate(PROMPTS, GREEDY)] == expected
-        assert len(errors) > 5 and all("another thread" in error for error in errors)
-        results = []
-        thread = threading.Thread(target=lambda: results.append(tokens(llm)))  # one after the other is fine
-        thread.start()
-        thread.join()
-        assert results == [expected]
+        monkeypatch.setattr("nanovllm.llm.ProgressBar", Bar)
+        outputs = llm.generate(PROMPTS, GREEDY)
+        assert [output["token_ids"] for output in outputs[:-1]] == expected[:-1]
+        assert outputs[-1]["finish_reason"] == "abort"
         assert_clean(llm)
 
 
@@ -219,76 +266,204 @@ def test_an_engine_cannot_be_copied(path, expected, do):
         assert tokens(llm) == expected
 
 
-def test_ctrl_c_twice(path, expected, monkeypatch):
+@both_ways
+def test_ctrl_c_twice(path, expected, runs_ahead, monkeypatch):
     """The second one strikes before anything of the first one has been made good."""
-    with LLM(path, **OPTIONS) as llm:
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
         for steps in range(8):
             ids = [llm.add_request(prompt, GREEDY) for prompt in PROMPTS]
             for _ in range(steps):
                 llm.step()
-            with monkeypatch.context() as patch:
-                patch.setattr(llm.scheduler.block_manager, "hash_blocks", lambda *args: (_ for _ in ()).throw(Planted))
-                patch.setattr(llm, "_rewind", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-                with contextlib.suppress(KeyboardInterrupt):
-                    llm.step()
+            for owner, name in ((llm.scheduler.block_manager, "hash_blocks"), (llm.scheduler, "reset")):
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner, name, raise_interrupt)
+                    with contextlib.suppress(KeyboardInterrupt):
+                        llm.step()
             assert drain(llm) == dict(zip(ids, expected, strict=True))
             assert_clean(llm)
 
 
-def test_garbage_with_a_stream_is_collected_in_the_middle_of_a_step(path, expected, monkeypatch):
+@both_ways
+def test_ctrl_c_while_generate_makes_good_a_ctrl_c(path, expected, runs_ahead, monkeypatch):
+    """What it was asked for does not go on, though its own abort was interrupted, too."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        for steps in range(1, 8):
+            other, schedule, left = llm.add_request(PROMPTS[0], GREEDY), llm.scheduler.schedule, steps
+
+            def schedule_some(schedule=schedule):
+                nonlocal left
+                left -= 1
+                return schedule() if left else raise_interrupt()
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(llm.scheduler, "schedule", schedule_some)
+                patch.setattr(llm.scheduler, "reset", raise_interrupt)
+                tokens(llm)
+            llm.step()
+            assert live(llm) in ([other], [])
+            assert drain(llm) in ({other: expected[0]}, {})
+            assert_clean(llm)
+
+
+@both_ways
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, MemoryError, StopIteration, RecursionError])
+def test_whatever_a_step_raises(path, expected, runs_ahead, error, monkeypatch):
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        other, stream = llm.add_request(PROMPTS[0], GREEDY), llm.stream(PROMPTS[1], GREEDY)
+        next(stream)
+
+        def raise_it(*args):
+            raise error
+
+        for owner, name in (
+            (llm.scheduler, "schedule"),
+            (llm.llm_engine.model_runner, "run_model"),
+            (llm.llm_engine, "take_in"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, raise_it)
+                # Python itself makes a RuntimeError of a StopIteration in a generator.
+                with pytest.raises(RuntimeError if error is StopIteration else error):
+                    tokens(llm)
+            assert len(live(llm)) == 2
+        stream.close()
+        assert drain(llm) == {other: expected[0]}
+        assert tokens(llm) == expected
+        assert_clean(llm)
+
+
+@both_ways
+def test_what_fails_every_time_does_not_make_an_engine_unusable(path, expected, runs_ahead, monkeypatch):
+    """Broken methods of a learner, say: an abort that cannot be obeyed, a request that cannot be queued."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        for name in ("finish", "add", "schedule"):
+            other = llm.add_request(PROMPTS[0], GREEDY)
+            llm.step()
+            stream = llm.stream(PROMPTS[1], GREEDY)
+            next(stream)
+            with monkeypatch.context() as patch:
+                patch.setattr(llm.scheduler, name, fail)
+                for _ in range(3):
+                    with pytest.raises(Planted):
+                        tokens(llm)
+                with contextlib.suppress(Planted):
+                    llm.add_request(PROMPTS[0], GREEDY)
+                with contextlib.suppress(Planted):
+                    stream.close()
+            results = drain(llm)
+            assert results.pop(other) == expected[0], name
+            assert list(results.values()) in ([], [expected[0]])  # where only the step was broken, it was added
+            assert_clean(llm)
+            assert tokens(llm) == expected
+
+
+def test_a_tokenizer_that_fails(path, expected, monkeypatch):
+    """Whoever asked for text is told, in the step; all others go on, and so does the engine."""
+    stops = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop=["nowhere to be found"])
+    with LLM(path, **OPTIONS) as llm:
+        other = llm.add_request(PROMPTS[0], GREEDY)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(llm.tokenizer), "decode", fail)
+            for _ in range(3):
+                with pytest.raises(Planted):
+                    tokens(llm, PROMPTS, stops)
+                with pytest.raises(Planted):
+                    list(llm.stream(PROMPTS[1], GREEDY))
+            assert live(llm) == [other]
+            assert drain(llm) == {other: expected[0]}
+        assert tokens(llm, PROMPTS, stops) == expected
+        assert_clean(llm)
+
+
+@both_ways
+def test_garbage_with_a_stream_is_collected_in_the_middle_of_a_step(path, expected, runs_ahead, monkeypatch):
     class Reader:
         def __init__(self, llm):
             self.itself, self.stream = self, llm.stream(PROMPTS[0], GREEDY)
             next(self.stream)
 
-    with LLM(path, **OPTIONS) as llm:
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
         may_append = llm.scheduler.block_manager.may_append
         monkeypatch.setattr(llm.scheduler.block_manager, "may_append", lambda seq: [gc.collect(), may_append(seq)])
-        for _ in range(3):
+        for _ in range(1 if runs_ahead else 3):
             Reader(llm)
             assert tokens(llm) == expected
             assert_clean(llm)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        tokens,
-        lambda llm: llm.step(),
-        lambda llm: llm.add_request(PROMPTS[0]),
-        lambda llm: list(llm.stream(PROMPTS[0])),
-    ],
-    ids=["generate", "step", "add_request", "stream"],
-)
-@pytest.mark.parametrize("in_a_thread", [False, True])
-def test_a_call_in_the_middle_of_a_step(path, expected, monkeypatch, call, in_a_thread):
+def schedule_and(llm, monkeypatch, call):
+    """From now on, every step begins with a call from within it."""
+    schedule = llm.scheduler.schedule
+    monkeypatch.setattr(llm.scheduler, "schedule", lambda: (call(), schedule())[1])
+
+
+@both_ways
+@pytest.mark.parametrize("call", ["generate", "step", "stream"])
+def test_a_step_within_a_step_is_refused(path, expected, runs_ahead, monkeypatch, call):
     errors = []
 
     def try_to_call():
         try:
-            call(llm)
+            INTERRUPTIBLE["steps" if call == "step" else call](llm)
         except RuntimeError as error:
             errors.append(str(error))
 
-    with LLM(path, **OPTIONS) as llm:
-        schedule = llm.scheduler.schedule
-
-        def scheduling():
-            if in_a_thread:
-                thread = threading.Thread(target=try_to_call)
-                thread.start()
-                thread.join()
-            else:
-                try_to_call()
-            return schedule()
-
-        monkeypatch.setattr(llm.scheduler, "schedule", scheduling)
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        schedule_and(llm, monkeypatch, try_to_call)
         assert tokens(llm) == expected
-        message = "another thread is using" if in_a_thread else "in the middle of a step"
-        assert errors and all(message in error for error in errors)
+        assert errors and all("in the middle of a step" in error for error in errors)
         monkeypatch.undo()
         assert_clean(llm)
         assert tokens(llm) == expected
+
+
+@both_ways
+def test_add_and_abort_from_within_a_step_are_obeyed_with_it(path, expected, runs_ahead, monkeypatch):
+    added = []
+
+    def add_two_and_abort_one():
+        if len(added) < 10:
+            added.extend(llm.add_request(prompt, GREEDY) for prompt in PROMPTS[:2])
+            assert llm.abort(added[-1]) is None, "it is not known yet"
+
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        seq_id = llm.add_request(PROMPTS[0], GREEDY)
+        schedule_and(llm, monkeypatch, add_two_and_abort_one)
+        llm.step()
+        assert live(llm) == [seq_id, added[0]], "with the step"
+        results = drain(llm)
+        assert len(added) == 10
+        assert results == dict.fromkeys([seq_id, *added[::2]], expected[0])
+        assert_clean(llm)
+
+
+@both_ways
+def test_exit_in_the_middle_of_a_step_or_in_a_progress_bar(path, runs_ahead, monkeypatch):
+    """What is under way is told that the engine has been closed, and nothing is kept."""
+
+    class Bar(ProgressBar):
+        def show(self):
+            llm.exit()
+
+    for where in ("step", "bar"):
+        llm = make_llm(path, runs_ahead, **OPTIONS)
+        other, stream = llm.add_request(PROMPTS[0], GREEDY), llm.stream(PROMPTS[1], GREEDY)
+        next(stream)
+        cache = weakref.ref(llm.llm_engine.model_runner.kv_cache)
+        with monkeypatch.context() as patch:
+            if where == "step":
+                schedule_and(llm, patch, llm.exit)
+            else:
+                patch.setattr("nanovllm.llm.ProgressBar", Bar)
+            with pytest.raises(RuntimeError, match="closed"):
+                llm.generate(PROMPTS, GREEDY)
+        assert cache() is None, where
+        with pytest.raises(RuntimeError, match="closed"):
+            list(stream)
+        with pytest.raises(RuntimeError, match="closed"):
+            llm.step()
+        assert llm.abort(other) is None
+        llm.exit()
 
 
 def test_ctrl_c_as_a_signal(path, expected, request):
@@ -313,6 +488,66 @@ def test_ctrl_c_as_a_signal(path, expected, request):
         assert interrupted == 40
 
 
+@contextlib.contextmanager
+def alarm_handler(handler):
+    previous = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def stream_and_generate(llm):
+    stream = llm.stream(PROMPTS[0], GREEDY)
+    next(stream)
+    tokens(llm, PROMPTS * 2)
+    time.sleep(0.05)
+
+
+@both_ways
+@pytest.mark.parametrize("num_runs", [60, pytest.param(500, marks=pytest.mark.slow)])
+def test_signals_at_any_moment_leave_no_request_no_block_and_no_lock(path, expected, runs_ahead, num_runs):
+    with alarm_handler(signal.default_int_handler), make_llm(path, runs_ahead, **OPTIONS) as llm:
+        rng = random.Random(1)
+        for i in range(num_runs):
+            other = llm.add_request(PROMPTS[1], GREEDY)
+            # A signal that strikes in a finalizer is swallowed there, as Python does.
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 0.02))
+                stream_and_generate(llm)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert drain(llm) in ({other: expected[1]}, {})
+            assert_clean(llm)
+            assert in_a_thread(lambda: tokens(llm)) == expected, f"{i}: other threads are let in"
+
+
+@both_ways
+def test_abort_in_a_signal_handler(path, expected, runs_ahead):
+    """At any moment, also in the middle of a step, and of another abort."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        strikes = []
+
+        def handler(*args):
+            strikes.append(llm.abort(aborted))
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 0.003))
+
+        rng = random.Random(2)
+        with alarm_handler(handler):
+            for _ in range(40):
+                aborted, other = llm.add_request(PROMPTS[2], GREEDY), llm.add_request(PROMPTS[0], GREEDY)
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 0.01))
+                assert tokens(llm) == expected
+                assert "".join(llm.stream("a", GREEDY))
+                results = drain(llm)
+                assert results.pop(other, expected[0]) == expected[0]
+                assert results in ({}, {aborted: expected[2]})
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                llm.abort(aborted)
+                assert_clean(llm)
+        assert len(strikes) > 40
+
+
 def test_ctrl_c_during_start(path, expected, monkeypatch):
     loaded = []
 
@@ -330,10 +565,6 @@ def test_ctrl_c_during_start(path, expected, monkeypatch):
         assert tokens(llm) == expected
 
 
-class Planted(Exception):
-    pass
-
-
 def test_an_exception_in_the_body_of_a_stream(path, expected):
     with LLM(path, **OPTIONS) as llm:
         other = llm.add_request(PROMPTS[0], GREEDY)
@@ -345,28 +576,26 @@ def test_an_exception_in_the_body_of_a_stream(path, expected):
         with pytest.raises(Planted):
             read()
         gc.collect()  # the stream is closed when its last reference is gone
-        assert list(llm.requests) == [other]
+        assert live(llm) == [other]
         assert drain(llm) == {other: expected[0]}
         assert tokens(llm) == expected
         assert_clean(llm)
 
 
-@pytest.mark.parametrize("method", ["__init__", "__enter__", "update", "set_postfix", "__exit__"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a broken bar cannot be closed
+@pytest.mark.parametrize("method", ["__init__", "__enter__", "show", "look", "set_postfix_str", "close", "__exit__"])
 def test_an_exception_in_a_progress_bar(path, expected, method, monkeypatch):
-    class Bar(llm_engine.tqdm):
+    class Bar(ProgressBar):
         pass
-
-    def fail(*args, **kwargs):
-        raise Planted
 
     setattr(Bar, method, fail)
     with LLM(path, **OPTIONS) as llm:
         other = llm.add_request(PROMPTS[0], GREEDY)
-        monkeypatch.setattr(llm_engine, "tqdm", Bar)
+        monkeypatch.setattr("nanovllm.llm.ProgressBar", Bar)
         with pytest.raises(Planted):
             llm.generate(PROMPTS, GREEDY, use_tqdm=True)
         monkeypatch.undo()
-        assert list(llm.requests) in ([], [other])
+        assert live(llm) in ([], [other])
         results = drain(llm)
         assert results == {other: expected[0]}
         assert tokens(llm) == expected
@@ -397,7 +626,7 @@ class FailingRecorder(TraceRecorder):
 
 @pytest.mark.parametrize("keeps_failing", [False, True])
 def test_an_exception_in_a_trace_recorder(path, expected, keeps_failing):
-    with LLM(path, **OPTIONS) as llm:
+    with LLM(path, **OPTIONS, disabled_optimizations=("step_ahead",)) as llm:
         for n in range(1, 1000):
             other = llm.add_request(PROMPTS[0], GREEDY)
             llm.step()
@@ -405,7 +634,7 @@ def test_an_exception_in_a_trace_recorder(path, expected, keeps_failing):
             with contextlib.suppress(Planted):
                 llm.generate(PROMPTS, GREEDY, use_tqdm=False)
             recorder.detach()
-            assert list(llm.requests) in ([], [other])
+            assert live(llm) in ([], [other])
             assert drain(llm) == {other: expected[0]}, n
             assert tokens(llm) == expected, n
             assert_clean(llm)
@@ -414,25 +643,473 @@ def test_an_exception_in_a_trace_recorder(path, expected, keeps_failing):
     assert n > 40, "the last run had fewer calls than that"
 
 
-def test_an_exception_in_the_model(path, expected, monkeypatch):
-    with LLM(path, **OPTIONS) as llm:
-        computes = {name: getattr(llm.model_runner, name) for name in ("run_model", "replay_cudagraph")}
+@both_ways
+def test_an_exception_in_the_model(path, expected, runs_ahead, monkeypatch):
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        run_model = llm.llm_engine.model_runner.run_model
         for n in range(1, 9):
             calls = iter(range(1, 1000))
 
-            def fail(name, *args, n=n, calls=calls):
-                if next(calls) == n:
-                    raise Planted
-                return computes[name](*args)
+            def compute_or_fail(*args, n=n, calls=calls):
+                return fail() if next(calls) == n else run_model(*args)
 
             other = llm.add_request(PROMPTS[0], GREEDY)
             with monkeypatch.context() as patch, pytest.raises(Planted):
-                for name in computes:
-                    patch.setattr(llm.model_runner, name, partial(fail, name))
+                patch.setattr(llm.llm_engine.model_runner, "run_model", compute_or_fail)
                 llm.generate(PROMPTS, GREEDY, use_tqdm=False)
             assert drain(llm) == {other: expected[0]}
             assert tokens(llm) == expected
             assert_clean(llm)
+
+
+# Several threads: whoever comes in the middle of a step waits for its end, and all requests are one batch.
+
+
+def in_a_thread(call, seconds=60):
+    """What the call returns in a thread of its own."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert results, "it does not come to an end, or has raised"
+    return results[0]
+
+
+def run_threads(calls, seconds=60):
+    """Run all calls, each in a thread of its own; what they raise is raised here."""
+    errors = []
+
+    def run(call):
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "one does not come to an end"
+
+
+@pytest.fixture
+def switching_often():
+    """Python goes from thread to thread all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@both_ways
+def test_a_thread_that_calls_between_the_steps_of_another(path, expected, runs_ahead, monkeypatch):
+    results = []
+
+    class Bar(ProgressBar):
+        def show(self):
+            if not self.disable:
+                results.append(in_a_thread(lambda: tokens(llm)))
+
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        monkeypatch.setattr("nanovllm.llm.ProgressBar", Bar)
+        assert [output["token_ids"] for output in llm.generate(PROMPTS, GREEDY)] == expected
+        assert results and results == [expected] * len(results)
+        assert in_a_thread(lambda: tokens(llm)) == expected  # one after the other
+        assert_clean(llm)
+
+
+@both_ways
+def test_a_thread_that_calls_in_the_middle_of_a_step(path, expected, runs_ahead, monkeypatch):
+    """It is served when the step has ended."""
+    calls = [lambda: tokens(llm), lambda: drain(llm), lambda: llm.add_request(PROMPTS[0], GREEDY)]
+    calls.append(lambda: "".join(llm.stream(PROMPTS[1], GREEDY)))
+    results, threads = queue.SimpleQueue(), []
+
+    def start_a_thread():
+        if len(threads) < len(calls):
+            call = calls[len(threads)]
+            threads.append(threading.Thread(target=lambda: results.put(call()), daemon=True))
+            threads[-1].start()
+            time.sleep(0.02)
+
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        schedule_and(llm, monkeypatch, start_a_thread)
+        assert tokens(llm) == expected
+        for thread in threads:
+            thread.join(60)
+        assert results.qsize() == len(calls) == len(threads)
+        drain(llm)
+        assert_clean(llm)
+
+
+@both_ways
+def test_threads_that_generate_share_the_steps(path, expected, runs_ahead, switching_often):
+    """Their requests run as one batch, and each gets its own."""
+    batches = []
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        note_start = llm.llm_engine.note_start
+        llm.llm_engine.note_start = lambda seqs: (batches.append({seq.seq_id for seq in seqs}), note_start(seqs))[1]
+        begin = threading.Barrier(4)
+
+        def work():
+            begin.wait()
+            for _ in range(10):
+                assert tokens(llm) == expected
+
+        run_threads([work] * 4)
+        assert_clean(llm)
+    assert max(len(batch) for batch in batches) > len(PROMPTS)
+
+
+@both_ways
+def test_threads_that_stream_add_step_and_abort(path, expected, expected_text, runs_ahead, switching_often):
+    stop = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop=[expected_text[2:5]])
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        cut = llm.generate([PROMPTS[1]], stop, use_tqdm=False)[0]["text"]
+        assert cut == expected_text[: expected_text.index(expected_text[2:5])]
+        reported = {}
+
+        def stream():
+            for _ in range(8):
+                assert "".join(llm.stream(PROMPTS[1], GREEDY)) == expected_text
+                assert "".join(llm.stream(PROMPTS[1], stop)) == cut
+
+        def generate():
+            for _ in range(8):
+                assert tokens(llm) == expected
+
+        def give_up():
+            for _ in range(8):
+                abandoned = llm.stream(PROMPTS[0], GREEDY)
+                next(abandoned)
+                del abandoned
+
+        def step():
+            for seq_id, token_ids in llm.step()[0]:
+                assert seq_id not in reported, "reported twice"
+                reported[seq_id] = token_ids
+
+        def add_and_step():
+            for _ in range(8):
+                ids = [llm.add_request(prompt, GREEDY) for prompt in PROMPTS]
+                aborted = llm.add_request(PROMPTS[0], GREEDY)
+                step()
+                llm.abort(aborted)
+                while not all(seq_id in reported for seq_id in ids):
+                    step()
+                assert [reported[seq_id] for seq_id in ids] == expected
+
+        run_threads([stream, generate, give_up, add_and_step, add_and_step], seconds=100)
+        assert_clean(llm)
+
+
+@both_ways
+@pytest.mark.parametrize("num_runs", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_streams_closed_in_another_thread(path, expected, runs_ahead, switching_often, num_runs):
+    """As its garbage collection would. The next call need not come: no block is held when all is quiet."""
+    to_close = queue.SimpleQueue()
+
+    def close_all():
+        while stream := to_close.get():
+            stream.close()
+
+    def work():
+        for _ in range(num_runs):
+            streams = [llm.stream(PROMPTS[1], GREEDY) for _ in range(3)]
+            for stream in streams:
+                next(stream)
+                to_close.put(stream)
+            assert tokens(llm) == expected
+        to_close.put(None)
+
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        run_threads([close_all, work], seconds=100)
+        assert_clean(llm)
+
+
+def test_a_short_generate_does_not_wait_for_a_long_one(path):
+    """A thread gets its turn while another one steps on and on: it makes few steps more than it needs."""
+    steps, is_over = [], False
+    with LLM(path, **OPTIONS | {"max_model_len": 500, "num_kvcache_blocks": 400}) as llm:
+        run_step = llm.llm_engine.run_step
+        llm.llm_engine.run_step = lambda: (steps.append(None), time.sleep(0.002), run_step())[2]
+
+        def generate_for_long():
+            while not is_over:
+                tokens(llm, PROMPTS[:1], SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True))
+
+        def generate_a_little():
+            nonlocal is_over
+            needed = []
+            for _ in range(20):
+                before = len(steps)
+                tokens(llm, PROMPTS[2:3])
+                needed.append(len(steps) - before)
+            is_over = True
+            assert max(needed) < 60, needed  # 8 tokens; 100 to 257 were seen before threads took turns
+
+        run_threads([generate_for_long, generate_a_little])
+        assert_clean(llm)
+
+
+@both_ways
+def test_exit_while_other_threads_generate_and_stream(path, runs_ahead):
+    """Each is told so; none waits for ever."""
+    for i in range(5):
+        llm = make_llm(path, runs_ahead, **OPTIONS)
+        errors = queue.SimpleQueue()
+
+        def work(call, llm=llm, errors=errors):
+            try:
+                while True:
+                    call(llm)
+            except RuntimeError as error:
+                errors.put(str(error))
+
+        def end(llm=llm, i=i):
+            time.sleep(0.005 * i)
+            cache = weakref.ref(llm.llm_engine.model_runner.kv_cache)
+            llm.exit()
+            assert cache() is None
+
+        run_threads([lambda call=call, work=work: work(call) for call in INTERRUPTIBLE.values()] + [end])
+        assert errors.qsize() == 3
+        while not errors.empty():
+            assert "closed" in errors.get()
+
+
+def test_exit_while_other_threads_wait_for_their_turn(path):
+    """Whoever asks for something is told; a stream that is closed is just closed."""
+    calls = {
+        "step": lambda llm, stream: llm.step(),
+        "generate": lambda llm, stream: tokens(llm),
+        "stream": lambda llm, stream: list(stream),
+        "close": lambda llm, stream: stream.close(),
+        "abort": lambda llm, stream: llm.abort(0),
+    }
+    errors = {}
+    for name, call in calls.items():
+        with LLM(path, **OPTIONS) as llm:
+            stream = llm.stream(PROMPTS[0], GREEDY)
+            next(stream)
+
+            def run(call=call, llm=llm, stream=stream, name=name):
+                try:
+                    call(llm, stream)
+                except RuntimeError as error:
+                    errors[name] = str(error)
+
+            thread = threading.Thread(target=run, daemon=True)
+            with llm.llm_engine.lock:  # as a thread has it in its step
+                thread.start()
+                assert wait_until(lambda llm=llm: llm.llm_engine.waiting, 10)
+                time.sleep(0.01)
+                llm.exit()
+            thread.join(30)
+            assert not thread.is_alive()
+    assert errors.keys() == {"step", "generate", "stream"} and all("closed" in error for error in errors.values())
+
+
+def test_an_exception_in_the_step_of_another_thread(path, expected, monkeypatch):
+    """It is raised where the step was made; the requests of all others are computed again, and right."""
+    with LLM(path, **OPTIONS) as llm:
+        run_model, raised = llm.llm_engine.model_runner.run_model, []
+
+        def compute_or_fail(*args):
+            if threading.current_thread().name == "unlucky":
+                raise Planted
+            return run_model(*args)
+
+        def be_unlucky():
+            threading.current_thread().name = "unlucky"
+            while len(raised) < 30:
+                try:
+                    tokens(llm)
+                except Planted as error:
+                    raised.append(error)
+
+        def work():
+            while len(raised) < 30:
+                assert tokens(llm) == expected
+
+        monkeypatch.setattr(llm.llm_engine.model_runner, "run_model", compute_or_fail)
+        run_threads([be_unlucky, work, work])
+        assert_clean(llm)
+
+
+# One process: a GPU without memory for a step.
+
+
+class LittleMemory:
+    """Lets a runner raise, as a GPU does, in steps that are too large.
+
+    Args:
+        num_tokens: most tokens of a prefill.
+        num_seqs: most sequences of a decode.
+    """
+
+    def __init__(self, llm, num_tokens=10**6, num_seqs=10**6):
+        self.limits = {True: num_tokens, False: num_seqs}
+        runner = llm.llm_engine.model_runner
+        self.name = "launch_after" if works_ahead(llm) else "run"
+        self.runner, self.method = runner, getattr(runner, self.name)
+        self.steps = []  # (is_prefill, tokens, whether it was done)
+
+    def __call__(self, *args):
+        seqs, is_prefill = args[-2:]
+        size = sum(seq.num_scheduled_tokens for seq in seqs)
+        self.steps.append((is_prefill, size, size <= self.limits[is_prefill]))
+        if size > self.limits[is_prefill]:
+            raise torch.OutOfMemoryError(f"CUDA out of memory for {size} tokens")
+        return self.method(*args)
+
+    def __enter__(self):
+        setattr(self.runner, self.name, self)
+        return self
+
+    def __exit__(self, *exc_info):
+        delattr(self.runner, self.name)
+
+
+LONG = [[(7 * i + j) % 300 + 1 for i in range(14)] for j in range(6)]
+
+
+@pytest.fixture(scope="module")
+def expected_long(path):
+    with LLM(path, **OPTIONS) as llm:
+        return tokens(llm, LONG)
+
+
+@both_ways
+@pytest.mark.parametrize("limits", [{"num_tokens": 8}, {"num_seqs": 2}, {"num_tokens": 9, "num_seqs": 3}], ids=str)
+def test_a_step_without_memory_is_tried_again_half_as_large(path, expected_long, runs_ahead, limits):
+    """Everything gets its right tokens, and after a failure no step is larger than half of what failed."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm, LittleMemory(llm, **limits) as gpu:
+        outputs = llm.generate(LONG, WITH_LOGPROBS, use_tqdm=False)
+        assert [output["token_ids"] for output in outputs] == expected_long
+        assert {output["finish_reason"] for output in outputs} == {"length"}
+        assert all(len(output["logprobs"]) == 8 for output in outputs)
+        failed = [i for i, (_, _, is_done) in enumerate(gpu.steps) if not is_done]
+        assert failed, "nothing was tested"
+        for i in failed:
+            assert max(size for _, size, _ in gpu.steps[i + 1 :]) <= max(1, gpu.steps[i][1] // 2)
+        assert_clean(llm)
+
+
+@both_ways
+def test_requests_whose_step_fails_twice_end_with_an_error(path, expected_long, runs_ahead):
+    """They say why; all others go on, with the right tokens."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm, LittleMemory(llm, num_tokens=6):
+        seq_id = llm.add_request(PROMPTS[2], GREEDY)
+        outputs = llm.generate(LONG, GREEDY, use_tqdm=False)
+        ended = [output for output in outputs if output["finish_reason"] == "error"]
+        assert 0 < len(ended) < len(LONG)
+        for output, token_ids in zip(outputs, expected_long, strict=True):
+            if output["finish_reason"] == "error":
+                assert "out of GPU memory" in output["error"] and "CUDA out of memory for" in output["error"]
+                assert output["token_ids"] == token_ids[: len(output["token_ids"])]
+                assert output.outputs[0].finish_reason == "error"
+            else:
+                assert output["token_ids"] == token_ids and "error" not in output
+        assert list(drain(llm)) in ([], [seq_id])
+        assert_clean(llm)
+
+
+@both_ways
+def test_a_request_that_runs_does_not_pay_for_a_large_newcomer(path, expected, expected_long, runs_ahead):
+    with make_llm(path, runs_ahead, **OPTIONS) as llm, LittleMemory(llm, num_tokens=6):
+        running = llm.add_request(PROMPTS[1], GREEDY)
+        while llm.llm_engine.requests[running].num_final < 3:
+            llm.step()
+        outputs = llm.generate([LONG[0], LONG[1][:5]], GREEDY, use_tqdm=False)
+        assert outputs[0]["finish_reason"] == "error" and outputs[1]["finish_reason"] == "length"
+        assert drain(llm) in ({running: expected[1]}, {})
+        assert_clean(llm)
+
+
+@both_ways
+def test_no_memory_for_any_step(path, expected, runs_ahead):
+    """Everything that is asked for ends with an error, and the engine is as good as new when there is memory again."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        with LittleMemory(llm, num_tokens=0):
+            outputs = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+            assert all(output["finish_reason"] == "error" and not output["token_ids"] for output in outputs)
+            stream = llm.stream(PROMPTS[1], GREEDY)
+            with pytest.raises(StopIteration) as end:
+                next(stream)
+            assert end.value.value["finish_reason"] == "error"
+            seq_id = llm.add_request(PROMPTS[0], GREEDY)
+            assert drain(llm) == {seq_id: []}
+        assert_clean(llm)
+        assert tokens(llm) == expected
+
+
+@both_ways
+def test_a_decode_without_memory(path, expected, runs_ahead):
+    """A decode that fails is followed by steps that compute its tokens anew, none of them larger than half of it."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm, LittleMemory(llm, num_seqs=0) as gpu:
+        assert tokens(llm) == expected
+        first = next(i for i, (is_prefill, _, _) in enumerate(gpu.steps) if not is_prefill)
+        assert max(size for _, size, _ in gpu.steps[first + 1 :]) <= len(PROMPTS) // 2
+        assert_clean(llm)
+
+
+@both_ways
+def test_an_idle_engine_has_its_whole_budget_again(path, expected_long, runs_ahead):
+    with make_llm(path, runs_ahead, enable_prefix_caching=False, **OPTIONS) as llm:
+        with LittleMemory(llm, num_tokens=8, num_seqs=3):
+            assert tokens(llm, LONG) == expected_long
+            assert llm.scheduler.max_num_batched_tokens <= 8 and llm.scheduler.max_num_seqs <= 8
+        with LittleMemory(llm) as gpu:
+            assert tokens(llm, LONG) == expected_long
+        assert max(size for is_prefill, size, _ in gpu.steps if is_prefill) == OPTIONS["max_num_batched_tokens"]
+        assert max(size for is_prefill, size, _ in gpu.steps if not is_prefill) == len(LONG)
+
+
+@both_ways
+def test_ctrl_c_while_a_lack_of_memory_is_made_good(path, expected, runs_ahead):
+    """At every line of it, beside a request that must not notice."""
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        (large,) = tokens(llm, [PROMPTS[0] * 4])
+        n, interrupt = 0, None
+        while interrupt is None or interrupt.lines >= n:
+            n += 3
+            other = llm.add_request(PROMPTS[1], GREEDY)
+            while llm.llm_engine.requests[other].num_final < 2:
+                llm.step()
+            with LittleMemory(llm, num_tokens=4), contextlib.suppress(KeyboardInterrupt):
+                ids = [llm.add_request(prompt, GREEDY) for prompt in (PROMPTS[0] * 4, PROMPTS[2])]
+                with InterruptAtLine(n, files={"llm_engine.py", "request.py", "scheduler.py"}) as interrupt:
+                    llm.step()
+            results = drain(llm)
+            assert results.pop(other) == expected[1], interrupt.where
+            assert results.get(ids[0], []) in ([], large), interrupt.where  # after an early one, there is memory
+            assert results.get(ids[1], expected[2]) == expected[2], interrupt.where
+            assert_clean(llm)
+        assert n > 60
+
+
+@both_ways
+def test_a_failed_step_is_let_go_before_the_next_try(path, runs_ahead, monkeypatch):
+    """What it had computed takes the very memory that was missing."""
+    kept, alive = [], []
+    with make_llm(path, runs_ahead, **OPTIONS) as llm:
+        run_model = llm.llm_engine.model_runner.run_model
+
+        def compute(input_ids, positions):
+            alive.append([tensor() is not None for tensor in kept])
+            activations = torch.ones(10)
+            kept.append(weakref.ref(activations))
+            if len(kept) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return run_model(input_ids, positions)
+
+        monkeypatch.setattr(llm.llm_engine.model_runner, "run_model", compute)
+        tokens(llm)
+    assert alive[1] == [False]
 
 
 # One process: starts, ends and bad files.
@@ -476,7 +1153,7 @@ def test_exit_frees_the_cache_at_once_and_garbage_does_too(path):
     for is_closed in (True, False):
         llm = LLM(path, **OPTIONS)
         tokens(llm)
-        cache, model = weakref.ref(llm.model_runner.kv_cache), weakref.ref(llm.model_runner.model)
+        cache, model = weakref.ref(llm.llm_engine.model_runner.kv_cache), weakref.ref(llm.llm_engine.model_runner.model)
         if is_closed:
             llm.exit()
         else:
@@ -596,17 +1273,12 @@ def two_ranks(path):
     llm.exit()
 
 
-@pytest.fixture
-def short_timeouts(monkeypatch):
-    monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(start=60.0, idle=3.0, collective=60.0))
-
-
 def rank_pids(llm):
-    return [process.pid for process in llm.model_runner._processes]
+    return [process.pid for process in llm.llm_engine.model_runner.ranks.processes]
 
 
 def plant(llm, fault):
-    llm.model_runner.call("__eq__", fault)
+    llm.llm_engine.model_runner.call("__eq__", fault)
 
 
 def assert_fails(llm, pattern, seconds, call=tokens):
@@ -645,67 +1317,76 @@ def test_a_rank_is_killed_within_a_call(two_ranks, rank, delay):
     )
 
 
-def test_a_rank_is_stopped(two_ranks):
-    os.kill(rank_pids(two_ranks)[1], signal.SIGSTOP)
-    assert_fails(two_ranks, "rank 1 has been stopped", 15)
-
-
-@pytest.mark.slow
-def test_a_rank_is_stopped_and_the_message_does_not_fit_into_the_pipe(two_ranks):
-    os.kill(rank_pids(two_ranks)[0], signal.SIGSTOP)
-    big = list(range(10**6))
-    assert_fails(two_ranks, "rank 0 has been stopped", 15, lambda llm: llm.model_runner.call("__eq__", big))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault, pattern, seconds",
+    "fault, pattern",
     [
-        (Fault("raise", 0), "rank 0 raised ValueError.*planted error", 15),
-        (Fault("raise", 1), "rank 1 raised ValueError.*planted error", 15),
-        (Fault("raise"), r"rank [01] raised ValueError.*planted error", 15),
-        (Fault("raise unpicklable", 1), "rank 1 raised RuntimeError.*Unpicklable: 1 and 2", 15),
-        (Fault("exit", 0), r"rank 0 died \(exit code 3\)", 15),
-        (Fault("sys.exit", 1), "rank 1 raised SystemExit", 15),
-        (Fault("abort", 1), "rank 1 died .*SIGABRT", 15),
-        (Fault("sleep", 1), r"rank\(s\) \[(0, )?1\] hang", 15),  # on GPUs, rank 0 has launched its part and answered
-        (Fault("sleep"), r"rank\(s\) \[0, 1\] hang", 15),
+        (Fault("raise", 0), "rank 0 raised ValueError.*planted error"),
+        (Fault("raise", 1), "rank 1 raised ValueError.*planted error"),
+        (Fault("raise"), r"rank [01] raised ValueError.*planted error"),
+        (Fault("raise unpicklable", 1), "rank 1 raised RuntimeError.*Unpicklable: 1 and 2"),
+        (Fault("out of memory", 1), "rank 1 raised OutOfMemoryError.*CUDA out of memory"),
+        (Fault("exit", 0), r"rank 0 died \(exit code 3\)"),
+        (Fault("sys.exit", 1), "rank 1 raised SystemExit"),
+        (Fault("abort", 1), "rank 1 died .*SIGABRT"),
     ],
     ids=lambda value: "-".join(map(str, value.plan[:2])) if isinstance(value, Fault) else "",
 )
-def test_a_fault_within_a_step(short_timeouts, two_ranks, fault, pattern, seconds):
+def test_a_fault_within_a_step(two_ranks, fault, pattern):
     plant(two_ranks, fault)
-    error = assert_fails(two_ranks, pattern, seconds)
+    error = assert_fails(two_ranks, pattern, 5)
     if "planted" in pattern:
         assert "in act" in "".join(error.__cause__.__notes__), "the rank's traceback is shown"
 
 
 @pytest.mark.slow
-def test_a_rank_that_computes_without_end_is_given_up_by_its_neighbor(monkeypatch, path):
+@pytest.mark.parametrize("how", ["compute", "sleep", "SIGSTOP"])
+def test_a_rank_that_never_comes_back_is_given_up_by_its_neighbor(monkeypatch, path, how):
     monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(collective=4.0))
     with LLM(path, **TWO_RANKS) as llm:
-        plant(llm, Fault("compute", 1))
+        if how == "SIGSTOP":
+            os.kill(rank_pids(llm)[1], signal.SIGSTOP)
+        else:
+            plant(llm, Fault(how, 1))
         # NCCL's watchdog ends its process.
         assert_fails(llm, r"rank 0 (raised RuntimeError.*[Tt]imed out|died .*SIGABRT)", 15)
 
 
-def test_a_step_on_gpus_has_a_limit(monkeypatch, path):
+def test_a_step_on_gpus_has_a_limit(path):
     """A rank that waits for a GPU looks busy for ever, and a CUDA graph's collectives have no limit of their own."""
-    monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(gpu_step=2.0))
     with LLM(path, **TWO_RANKS) as llm:
-        llm.model_runner.device = "cuda"
+        llm.llm_engine.model_runner.step_limit = 2.0
         plant(llm, Fault("compute"))
-        assert_fails(llm, "did not end a step in 2 s", 15)
+        assert_fails(llm, r"rank\(s\) \[0, 1\] did not end a step in 2 s", 5)
 
 
 @pytest.mark.slow
-def test_what_takes_long_is_not_taken_for_a_hang(monkeypatch, path, expected):
-    """Longer than a hang may last: all ranks compute; one computes while its neighbor waits for it."""
-    monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(idle=2.0))
-    with LLM(path, **TWO_RANKS) as llm:
+def test_a_start_has_a_limit(monkeypatch, path):
+    monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(start=1.0))  # to import torch alone takes longer
+    with pytest.raises(WorkerError, match=r"rank\(s\) \[0, 1\] did not start in 1 s"):
+        LLM(path, **TWO_RANKS)
+
+
+@pytest.mark.slow
+def test_what_takes_long_on_a_cpu_is_not_taken_for_a_hang(monkeypatch, path, expected):
+    """All ranks compute; one computes while its neighbor waits for it."""
+    monkeypatch.setattr(worker, "TIMEOUTS", Timeouts(gpu_step=2.0))
+    with LLM(path, **TWO_RANKS | {"device": "cpu"}) as llm:
         for fault in (Fault("compute", seconds=5.0), Fault("compute", 0, seconds=5.0)):
             plant(llm, fault)
             assert tokens(llm) == expected
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_rank_reads_no_more(path):
+    """The message does not fit into its pipe; what waits there does not keep anybody from going on."""
+    llm = LLM(path, **TWO_RANKS)
+    os.kill(rank_pids(llm)[0], signal.SIGSTOP)
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), llm:
+        llm.llm_engine.model_runner.call("__eq__", list(range(10**6)))
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.slow
@@ -722,13 +1403,14 @@ def test_ctrl_c_while_a_step_takes_long_and_exit_right_after(path, expected):
 def test_ctrl_c_while_ranks_are_ended(path, monkeypatch):
     """The next `exit` ends what is left."""
     llm = LLM(path, **TWO_RANKS)
+    pids = rank_pids(llm)
     with monkeypatch.context() as patch:
-        patch.setattr(BaseProcess, "join", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(threading.Thread, "join", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             llm.exit()
     llm.exit()
     llm.exit()
-    assert not llm.model_runner._processes and not llm.model_runner._exchange._thread.is_alive()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 @pytest.mark.slow
@@ -833,7 +1515,7 @@ def all_gone(pids, seconds):
     [
         ("time.sleep(1000)", signal.SIGKILL),
         ("time.sleep(1000)", signal.SIGTERM),
-        ("from tests.engine.misbehave import Fault; llm.model_runner.call('__eq__', Fault('sleep')); "
+        ("from tests.engine.misbehave import Fault; llm.llm_engine.model_runner.call('__eq__', Fault('sleep')); "
          "print('hanging', flush=True); llm.generate([1], GREEDY)", signal.SIGKILL),
     ],
     ids=["SIGKILL", "SIGTERM", "SIGKILL while the ranks hang"],
@@ -879,6 +1561,35 @@ def test_the_interpreter_ends_with_an_engine_open(tmp_path, path, body, code):
         assert all_gone(pids, 3)
         allowed = "SystemError: planted" if "planted" in body else ""
         assert (allowed in errors and errors.count("Traceback") == 1) if allowed else errors == "", errors
+    finally:
+        program.kill()
+
+
+@pytest.mark.slow
+def test_a_fork_that_uses_its_parents_engine_is_told_so(tmp_path, path):
+    """And disturbs nothing: the parent goes on."""
+    body = """
+    import multiprocessing
+    def use():
+        for _ in range(2):
+            try:
+                llm.generate([1], GREEDY, use_tqdm=False)
+            except RuntimeError as error:
+                print(error, flush=True)
+            llm.exit()
+    child = multiprocessing.get_context("fork").Process(target=use)
+    child.start(); child.join()
+    print(child.exitcode, len(llm.generate([1], GREEDY, use_tqdm=False)[0]["token_ids"]), flush=True)"""
+    program = start_program(tmp_path, path, body)
+    try:
+        pids = read_ranks(program)
+        out, errors = program.communicate(timeout=60)
+        assert (errors, program.returncode) == ("", 0)
+        first, second, last = out.splitlines()
+        assert "a fork of the one that made the engine" in first and "stopped" not in first
+        assert "closed" in second
+        assert last == "0 8"
+        assert all_gone(pids, 3)
     finally:
         program.kill()
 

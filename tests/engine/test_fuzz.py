@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from nanovllm import LLM, BeamSearchParams, SamplingParams
 from nanovllm.config import Config
-from nanovllm.engine.llm_engine import load_tokenizer
+from nanovllm.model_files import load_tokenizer
 from nanovllm.models.qwen3 import Qwen3ForCausalLM
 from nanovllm.utils.loader import load_model
 
@@ -159,7 +159,7 @@ def test_any_prompt(llm, max_examples):
                 result = call(prompt, SamplingParams(max_tokens=1), **(QUIET if call == llm.generate else {}))
             except (TypeError, ValueError) as error:
                 assert str(error), f"{prompt!r}"
-                assert not llm.requests
+                assert not llm.llm_engine.requests
             else:
                 if call == llm.add_request:
                     assert llm.abort(result)["token_ids"] == []
@@ -478,7 +478,7 @@ class Engine(RuleBasedStateMachine):
     @precondition(is_open)
     @rule(what=anything, call=st.sampled_from(["prompt", "params", "pair", "abort", "beams", "chat", "tqdm"]))
     def nonsense(self, what, call):
-        before = list(self.llm.requests)
+        before = list(self.llm.llm_engine.requests)
         try:
             if call == "prompt":
                 self.llm.generate(what, SamplingParams(max_tokens=1), **QUIET)
@@ -498,7 +498,7 @@ class Engine(RuleBasedStateMachine):
         except (TypeError, ValueError) as error:
             assert str(error)
         # Those before may have ended beside a call that was valid after all.
-        assert set(self.llm.requests) <= set(before)
+        assert set(self.llm.llm_engine.requests) <= set(before)
 
     @rule(is_last=st.sampled_from([False] * 15 + [True]))
     def exit(self, is_last):
@@ -529,8 +529,9 @@ class Engine(RuleBasedStateMachine):
             return
         scheduler = self.llm.scheduler
         queued = [*scheduler.waiting, *scheduler.running]
-        assert {seq.seq_id for seq in queued} == set(self.llm.requests)
-        assert set(self.requests) <= set(self.llm.requests) | set(self.llm.unreported)
+        assert {seq.seq_id for seq in queued} == set(self.llm.llm_engine.requests)
+        unreported = {seq_id for seq_id, request in self.llm.added.items() if request.is_finished}
+        assert set(self.requests) <= set(self.llm.llm_engine.requests) | unreported
         assert len(scheduler.running) <= scheduler.max_num_seqs
         check_block_manager(scheduler.block_manager, queued)
 

@@ -9,6 +9,7 @@ pytest tests/engine -m gpu -k "share_of_the_memory or gpu_memory_comes_back"
 
 import gc
 import inspect
+from collections import Counter
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from nanovllm import LLM, SamplingParams
 from nanovllm import config as engine_config
+from nanovllm.levers import LEVERS
+from nanovllm.utils.context import get_context, reset_context
 
 from .conftest import alone_on_the_gpu, load_hf_model, make_tiny_model
 from .reference import Reference, assert_clean, drain, heavy, make_smooth_model
@@ -65,6 +68,14 @@ def make_llm(path, **options):
     return LLM(path, **(defaults | {"max_num_seqs": 16, "max_model_len": 512} | options))
 
 
+def runner_of(llm):
+    return llm.llm_engine.model_runner
+
+
+def num_graph_replays(llm):
+    return getattr(runner_of(llm), "num_graph_replays", 0)  # the runner without graphs does not count them
+
+
 def prompts_of(lengths, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(1, VOCAB_SIZE, (length,), generator=generator).tolist() for length in lengths]
@@ -91,8 +102,8 @@ def test_tokens_in_float32_are_those_of_the_cpu(path, reference, backend, enforc
     with make_llm(path, attention_backend=backend, enforce_eager=enforce_eager) as llm:
         assert llm.config.device == "cuda" and llm.config.attention_backend == backend
         assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
-        if backend != "sdpa":
-            assert (llm.model_runner.num_graph_replays > 0) is not enforce_eager
+        if backend != "sdpa" and llm.config.disabled_optimizations != "all":
+            assert (num_graph_replays(llm) > 0) is not enforce_eager
         assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected, "with cached prefixes"
         assert_clean(llm)
     for prompt, token_ids in zip(prompts, expected, strict=True):
@@ -159,6 +170,7 @@ def test_tokens_of_a_model_with_biases_are_those_of_the_cpu(tmp_path):
 # CUDA graphs.
 
 
+@pytest.mark.lever
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 3, 5, 9, 12, 17, 33, 100])
 def test_any_number_of_sequences(path, max_num_seqs):
     need("triton")
@@ -167,9 +179,10 @@ def test_any_number_of_sequences(path, max_num_seqs):
     expected = cpu_tokens(path, prompts, params)
     with make_llm(path, attention_backend="triton", max_num_seqs=max_num_seqs) as llm:
         assert tokens(llm.generate(prompts, params, use_tqdm=False)) == expected
-        assert llm.model_runner.num_graph_replays > 0
+        assert num_graph_replays(llm) > 0
 
 
+@pytest.mark.lever
 def test_prefill_and_decode_alternate_around_graph_sizes(path):
     # Batches grow by one and shrink by one through 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17 and 18 sequences.
     need("triton")
@@ -179,17 +192,18 @@ def test_prefill_and_decode_alternate_around_graph_sizes(path):
     with make_llm(path, attention_backend="triton", max_num_seqs=18) as llm:
         requests = [(prompt, 20) for prompt in prompts]
         assert run_requests(llm, requests, params, arrivals=range(18)) == expected
-        sizes = set()
-        replay = llm.model_runner.replay_cudagraph
+        sizes, runner = set(), runner_of(llm)
+        run_model, num_replays = runner.run_model, runner.num_graph_replays
 
-        def recording_replay(input_ids, *arguments):
-            sizes.add(len(input_ids))
-            return replay(input_ids, *arguments)
+        def recording_run_model(input_ids, positions):
+            if not get_context().is_prefill:
+                sizes.add(len(input_ids))
+            return run_model(input_ids, positions)
 
-        llm.model_runner.replay_cudagraph = recording_replay
+        runner.run_model = recording_run_model
         assert run_requests(llm, requests, params, arrivals=[2 * i for i in range(18)]) == expected
-        del llm.model_runner.replay_cudagraph
-        assert sizes == set(range(1, 19))
+        del runner.run_model
+        assert sizes == set(range(1, 19)) and runner.num_graph_replays - num_replays >= 18
 
 
 def test_tables_grow_to_max_model_len_under_graphs(path):
@@ -213,6 +227,7 @@ def test_padded_rows_write_to_no_block_of_a_request(path):
         assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
 
 
+@pytest.mark.lever
 @pytest.mark.parametrize("backend", ["triton", "flash_attn"])
 def test_graphs_give_what_eager_gives_in_bfloat16(bf16_path, backend):
     # Four sequences are a graph of their own, so that both ways run the same kernels on the same shapes.
@@ -224,26 +239,29 @@ def test_graphs_give_what_eager_gives_in_bfloat16(bf16_path, backend):
         options = {"kvcache_block_size": 256, "num_kvcache_blocks": 20, "dtype": "bfloat16", "max_num_seqs": 4}
         with make_llm(bf16_path, attention_backend=backend, enforce_eager=enforce_eager, **options) as llm:
             results.append(tokens(llm.generate(prompts, params, use_tqdm=False)))
-            assert (llm.model_runner.num_graph_replays > 0) is not enforce_eager
+            assert (num_graph_replays(llm) > 0) is not enforce_eager
     assert results[0] == results[1]
 
 
-# Bfloat16 against float32.
+# Bfloat16 and float16 against float32.
 
 
-@pytest.mark.parametrize("backend", BF16_BACKENDS)
-@pytest.mark.parametrize("enforce_eager", [True, False])
-def test_bfloat16_is_as_near_to_float32_as_that_of_hugging_face(bf16_path, backend, enforce_eager):
+@pytest.mark.parametrize(
+    "backend, enforce_eager, dtype",
+    [(backend, eager, torch.bfloat16) for backend in BF16_BACKENDS for eager in (True, False)]
+    + [(backend, False, torch.float16) for backend in ("sdpa", "triton")],  # a T4 computes in it
+)
+def test_half_precision_is_as_near_to_float32_as_that_of_hugging_face(bf16_path, backend, enforce_eager, dtype):
     need(backend)
     prompts = prompts_of([1, 30, 256, 257, 400])
     params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=VOCAB_SIZE)
-    options = {"kvcache_block_size": 256, "num_kvcache_blocks": 40, "dtype": "bfloat16"}
+    options = {"kvcache_block_size": 256, "num_kvcache_blocks": 40, "dtype": dtype}
     with make_llm(bf16_path, attention_backend=backend, enforce_eager=enforce_eager, **options) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
         outputs += llm.generate(prompts, params, use_tqdm=False)  # with cached prefixes
         assert outputs[-1]["num_cached_tokens"] == 256
     exact = load_hf_model(bf16_path, dtype=torch.float32)
-    rounded = load_hf_model(bf16_path, dtype=torch.bfloat16).cuda()
+    rounded = load_hf_model(bf16_path, dtype=dtype).cuda()
     ours, theirs = [], []
     for prompt, output in zip(prompts * 2, outputs, strict=True):
         token_ids = torch.tensor([prompt + output["token_ids"]])
@@ -341,7 +359,186 @@ def test_a_step_that_raises_loses_no_other_request(path, monkeypatch):
             assert_clean(llm)
 
 
+# The levers are on: facts about the kernels of a decode step, as the GPU runs it.
+
+LAYERS = 8  # more than any kernel outside of the layers is launched
+DEEP = {"dtype": "bfloat16", "attention_backend": "triton"}
+KERNELS_OF_LEVERS = ["small_linear", "qk_norm_rope_store", "silu_and_mul", "rms_norm", "sample_chunk"]
+OUR_KERNELS = [*KERNELS_OF_LEVERS, "paged_decode", "paged_prefill", "store_kvcache"]
+
+
+@pytest.fixture(scope="module")
+def deep_path(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("gpu") / "deep"
+    return make_smooth_model(directory, seed=7, dtype=torch.bfloat16, num_hidden_layers=LAYERS, **SHAPE)
+
+
+def is_on(name, off):
+    """Whether a lever that works here is on if these are turned off."""
+    return name not in off and all(is_on(base, off) for base in LEVERS[name].builds_on)
+
+
+def expected_kernels(num_seqs, off):
+    """How often each of our kernels runs in a decode step, if these levers are turned off."""
+    count = dict.fromkeys(OUR_KERNELS, 0) | {"paged_decode": LAYERS}
+    has_small_products = is_on("small_batch", off) and num_seqs <= 2
+    if has_small_products:  # QKV, output, gate and up, down: with the norms before and the additions after them
+        count["small_linear"] = 4 * LAYERS
+    elif is_on("fused_activation", off):
+        count["silu_and_mul"] = LAYERS
+    count["qk_norm_rope_store" if is_on("fused_qkv", off) else "store_kvcache"] = LAYERS
+    if is_on("fused_norm", off):
+        in_layers = not has_small_products and not is_on("folded_norm", off)
+        count["rms_norm"] = 1 + 2 * LAYERS * in_layers + 2 * LAYERS * (not is_on("fused_qkv", off))
+    count["sample_chunk"] = int(is_on("fused_sampler", off))
+    return count
+
+
+def kernels_of(run):
+    """Names of the kernels that a function starts on the GPU, and how often."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(2):  # the first time, the profiler may be about to get ready
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            run()
+            torch.cuda.synchronize()
+    on_gpu = [e.name for e in profiler.events() or [] if e.device_type == torch.autograd.DeviceType.CUDA]
+    return Counter(name for name in on_gpu if not name.startswith(("Memcpy", "Memset")))
+
+
+def split_kernels(kernels):
+    """Ours by their short names, and the rest, those of torch and cuBLAS."""
+    ours = {name: sum(n for k, n in kernels.items() if k.startswith(f"{name}_kernel")) for name in OUR_KERNELS}
+    return ours, Counter({k: n for k, n in kernels.items() if not k.startswith(tuple(f"{o}_kernel" for o in ours))})
+
+
+@pytest.mark.lever
+@pytest.mark.parametrize("num_seqs", [1, 64])
+def test_the_recorded_step_holds_the_kernels_of_all_levers_and_little_else(deep_path, num_seqs):
+    need("triton")
+    with make_llm(deep_path, max_num_seqs=64, **DEEP) as llm:
+        graphs = runner_of(llm).graphs
+        assert {1, 2, 4, 8, 16, 64} <= set(graphs)
+        kernels = kernels_of(graphs[num_seqs].replay)
+        with torch.inference_mode():
+            launched = kernels_of(lambda: runner_of(llm).run_in_buffers(num_seqs))
+        reset_context()
+    ours, others = split_kernels(kernels)
+    story = "\n".join(f"{count:4} {name}" for name, count in kernels.most_common())
+    assert ours == expected_kernels(num_seqs, ()), story
+    # Outside of the layers: embedding, position of the next token, logits, two for the best of all chunks, and the
+    # copy of the tokens; a product or a reduction may come in two parts.
+    outside = 12
+    # Inside of them: four products, each of which may be followed by the sum of its parts.
+    products = 0 if num_seqs == 1 else 4 * LAYERS
+    assert products + 3 <= others.total() <= 2 * products + outside, story
+    # Nothing is added, multiplied or copied by a kernel of its own in any layer.
+    plain = [name for name in others if "elementwise" in name and others[name] >= LAYERS]
+    assert not plain, story
+    assert split_kernels(launched)[0] == ours, "a graph holds what is launched without one"
+
+
+@pytest.mark.lever
+@pytest.mark.parametrize("off", ["", *(name for name in LEVERS if name.startswith(("fused", "folded", "small")))])
+def test_without_a_lever_its_kernels_are_gone_and_those_of_the_others_stay(deep_path, off):
+    need("triton")
+    off = [off] if off else []
+    with make_llm(deep_path, max_num_seqs=4, disabled_optimizations=off, **DEEP) as llm:
+        for num_seqs in (1, 2, 4):
+            kernels = kernels_of(runner_of(llm).graphs[num_seqs].replay)
+            story = "\n".join(f"{count:4} {name}" for name, count in kernels.most_common())
+            assert split_kernels(kernels)[0] == expected_kernels(num_seqs, off), story
+
+
+@pytest.mark.lever
+@pytest.mark.parametrize("off", [(), ("overlapped_launch",)])
+def test_launches_overlap_while_graphs_are_recorded_and_in_prefills(deep_path, monkeypatch, off):
+    """The flag is easily lowered too early, and then a decode step of one sequence is slower by a tenth."""
+    need("triton")
+    from triton.runtime.jit import JITFunction
+
+    launches, run = [], JITFunction.run
+
+    def recording_run(kernel, *args, **kwargs):
+        if "OVERLAP" in kernel.arg_names:
+            overlaps = bool(kwargs.get("launch_pdl")), bool(kwargs["OVERLAP"])
+            launches.append((kernel.__name__, overlaps, torch.cuda.is_current_stream_capturing()))
+        return run(kernel, *args, **kwargs)
+
+    monkeypatch.setattr(JITFunction, "run", recording_run)
+    params = SamplingParams(temperature=0.5, seed=1, max_tokens=3, ignore_eos=True)
+    with make_llm(deep_path, max_num_seqs=4, disabled_optimizations=off, **DEEP) as llm:
+        recorded = [(name, overlaps) for name, overlaps, is_recorded in launches if is_recorded]
+        launches.clear()
+        llm.generate(prompts_of([5, 30]), params, use_tqdm=False)
+        in_prefill = [(name, overlaps) for name, overlaps, _ in launches]
+    every = {f"{name}_kernel" for name in KERNELS_OF_LEVERS}
+    assert {name for name, _ in recorded} == every | {"paged_decode_kernel"}
+    assert {name for name, _ in in_prefill} == every - {"small_linear_kernel"}, "decode steps are replayed"
+    expected = not off and torch.cuda.get_device_capability() >= (9, 0)
+    wrong = {(name, overlaps) for name, overlaps in recorded + in_prefill if overlaps != (expected, expected)}
+    assert not wrong
+
+
+@pytest.mark.lever
+@pytest.mark.parametrize("off", [(), ("step_ahead",)])
+def test_a_step_is_under_way_when_the_last_one_is_reported(path, off):
+    need("triton")
+    is_ahead = not off
+    with make_llm(path, attention_backend="triton", disabled_optimizations=off) as llm:
+        seq_id = llm.add_request([1, 2, 3], GREEDY)
+        for _ in range(4):
+            llm.step()
+        (seq,) = llm.scheduler.running
+        assert (seq.last_token == -1) is is_ahead, "its last token has been computed, and is not known yet"
+        assert (getattr(llm.llm_engine, "in_flight", None) is not None) is is_ahead
+        assert drain(llm) == {seq_id: cpu_tokens(path, [[1, 2, 3]], GREEDY)[0]}
+
+
+@pytest.mark.lever
+def test_without_any_lever_nothing_of_ours_but_attention_is_launched(deep_path):
+    need("triton")
+    with make_llm(deep_path, disabled_optimizations="all", **DEEP) as llm:
+        assert not hasattr(runner_of(llm), "graphs")
+        llm.add_request([1, 2, 3], GREEDY)
+        llm.step()
+        ours, others = split_kernels(kernels_of(llm.step))
+    assert ours == dict.fromkeys(OUR_KERNELS, 0) | {"paged_decode": LAYERS, "store_kvcache": LAYERS}
+    assert others.total() > 20 * LAYERS, "what the levers save"
+
+
 # Memory.
+
+
+@pytest.mark.parametrize("off", [(), "all"])
+def test_a_step_that_does_not_fit_into_memory_is_made_smaller(path, off):
+    need("triton")
+    prompts = prompts_of([100, 90, 80])
+    expected = cpu_tokens(path, prompts, GREEDY)
+    options = {"attention_backend": "triton", "max_num_batched_tokens": 256, "disabled_optimizations": off}
+    with make_llm(path, **options) as llm:
+        runner, too_large = runner_of(llm), []
+        launch = runner.launch
+
+        def hungry_launch(seqs, is_prefill):
+            num_tokens = sum(seq.num_scheduled_tokens for seq in seqs)
+            if num_tokens > limit:
+                too_large.append(num_tokens)
+                torch.empty(2**50, dtype=torch.uint8, device="cuda")  # a million gigabytes
+            return launch(seqs, is_prefill)
+
+        runner.launch = hungry_launch
+        limit = 150
+        assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
+        assert too_large and max(too_large) > limit
+        limit = 0
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+        assert [output["finish_reason"] for output in outputs] == ["error"] * 3
+        assert all("memory" in output["error"] for output in outputs)
+        del runner.launch
+        assert tokens(llm.generate(prompts, GREEDY, use_tqdm=False)) == expected
+        assert_clean(llm)
 
 
 def test_out_of_memory_at_start_says_which_knob(path):

@@ -85,11 +85,11 @@ def check_bad_layouts(device):
             store_kvcache_triton(*arguments, slots)
 
 
-def run_interpreted(code):
+def run_interpreted(code, timeout=100):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     lines = f"import torch\nfrom tests.engine.test_kernels import *\n{code}\nprint('done')"
     command = [sys.executable, "-c", lines]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
     assert result.returncode == 0 and result.stdout.strip().endswith("done"), result.stdout + result.stderr
 
 
@@ -114,18 +114,22 @@ ATTENTION_CASES = [
 ]
 
 
-def check_attention(device, dtype, cases=ATTENTION_CASES):
-    """Compare the Triton backend with dense attention."""
-    from nanovllm.layers.attention import get_attention_backend
+def check_attention(device, dtype, cases=ATTENTION_CASES, head_dim=16, kilobytes=None):
+    """Compare the Triton backend with dense attention; `kilobytes`: on a GPU with so little shared memory."""
+    from nanovllm.layers.backends import get_attention_class
+    from nanovllm.layers.kernels import paged_attention
     from tests.engine.test_attention import Batch
 
-    backend = get_attention_backend("triton")
+    layer_class = get_attention_class("triton")
+    if kilobytes is not None:
+        paged_attention.shared_memory = lambda device: kilobytes * 1024
+    options = {"head_dim": head_dim, "device": device, "dtype": dtype}
     for seed, (lengths, cached, block_size, heads, kv_heads) in enumerate(cases):
-        options = {"heads": heads, "kv_heads": kv_heads, "head_dim": 16, "seed": seed, "device": device, "dtype": dtype}
+        options |= {"heads": heads, "kv_heads": kv_heads, "seed": seed}
         batch = Batch(lengths, cached, block_size, **options)
-        batch.assert_close(batch.prefill(backend))
+        batch.assert_close(batch.prefill(layer_class))
         batch = Batch(lengths, [length - 1 for length in lengths], block_size, **options)
-        batch.assert_close(batch.decode(backend))
+        batch.assert_close(batch.decode(layer_class))
 
 
 @needs_interpreted_loops
@@ -135,81 +139,160 @@ def test_attention_in_the_interpreter():
 
 
 @needs_interpreted_loops
+@pytest.mark.parametrize("head_dim", [128, pytest.param(256, marks=pytest.mark.slow)])
+def test_attention_with_the_tiles_of_a_small_gpu_in_the_interpreter(head_dim):
+    cases = [([18, 50], [16, 3], 16, 2, 1), ([5, 70], [0, 0], 16, 1, 1)]
+    run_interpreted(f"check_attention('cpu', torch.float32, {cases}, {head_dim}, kilobytes=64)")
+
+
+@needs_interpreted_loops
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_in_the_interpreter_all_cases(dtype):
     run_interpreted(f"check_attention('cpu', DTYPES[{dtype!r}])")
 
 
-def check_engine(directory):
-    """Tokens of an engine that computes with all kernels, those of attention excepted, against the plain modules."""
-    from nanovllm import LLM, SamplingParams
-    from nanovllm.config import KERNELS, Config
-    from tests.engine.conftest import make_tiny_model
-
-    path = make_tiny_model(directory, seed=3)
-    prompts = [[5, 6, 7], [9] * 20, [3, 1, 4, 1, 5, 9, 2, 6], [8]]
-    params = [
-        SamplingParams(temperature=temperature, seed=seed, max_tokens=6, ignore_eos=True)
-        for seed, temperature in enumerate((0.0, 0.8, 0.0, 1.0))
-    ]
-    options = {"device": "cpu", "kvcache_block_size": 8, "num_kvcache_blocks": 64, "max_num_batched_tokens": 16}
-    results = []
-    for kernels in ((), KERNELS):
-        Config.is_enabled = lambda self, name, kernels=kernels: name in kernels
-        with LLM(path, **options) as llm:
-            assert llm.model_runner.model.model.layers[0].is_folded is bool(kernels)
-            for _ in range(2):  # the second time with cached prefixes
-                results.append([output["token_ids"] for output in llm.generate(prompts, params, use_tqdm=False)])
-    assert all(result == results[0] for result in results), results
+def tolerance_of(dtype):
+    tolerance = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
+    return {"atol": tolerance, "rtol": tolerance}
 
 
-@needs_triton
-def test_an_engine_with_all_kernels_in_the_interpreter(tmp_path):
-    run_interpreted(f"check_engine({str(tmp_path)!r})")
+def randoms(seed, device, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator).to(device, dtype)
 
 
-# Inputs, outputs, rows: with many inputs, a program computes fewer outputs.
-LINEAR_CASES = [(300, 1030, 2), (48, 7, 1), (5000, 5, 2), (20_000, 3, 1)]
+def wait_for(device):
+    """An overlapping kernel reads what it takes for constant before the kernels before it have ended."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def check_fused_kernels(device, dtype, sizes=((1, 7), (3, 300), (2, 1030))):
+    """Norm and activation against torch's own, with and without a norm that was left out."""
+    import torch.nn.functional as F
+
+    from nanovllm.levers.fused_activation import silu_and_mul
+    from nanovllm.levers.fused_norm import rms_norm
+
+    for rows, size in sizes:
+        randn = randoms(size, device, dtype)
+        x, weight, stream = 10 * randn(rows, 2, size), 1 + 0.3 * randn(size), 10 * randn(rows, 33)
+        gate_up = randn(rows, 2 * size)
+        wait_for(device)
+        expected = F.rms_norm(x.float(), (size,), weight.float(), 1e-6)
+        torch.testing.assert_close(rms_norm(x, weight, 1e-6).float(), expected, **tolerance_of(dtype))
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        torch.testing.assert_close(silu_and_mul(gate_up).float(), F.silu(gate) * up, **tolerance_of(dtype))
+        factor = torch.rsqrt(stream.float().square().mean(dim=-1, keepdim=True) + 0.1)
+        expected = F.silu(gate * factor) * (up * factor)
+        torch.testing.assert_close(silu_and_mul(gate_up, stream, 0.1).float(), expected, **tolerance_of(dtype))
+
+
+# Heads, KV heads, head_dim, hidden size of a stream (or none)
+QKV_CASES = [(4, 2, 16, None), (3, 1, 8, 40), (5, 5, 2, None), (16, 8, 32, 100)]
+
+
+def check_qkv(device, dtype, cases=QKV_CASES):
+    """Split, QK-norm, rotation and store in one kernel, against Hugging Face's modules and a loop over the slots."""
+    import torch.nn.functional as F
+    from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
+
+    from nanovllm.layers.rotary_embedding import get_rope
+    from nanovllm.levers.fused_qkv import qk_norm_rope_store
+
+    num_tokens, block_size, eps = 5, 4, 1e-3
+    for heads, kv_heads, head_dim, hidden_size in cases:
+        randn = randoms(heads, device, dtype)
+        qkv = randn(num_tokens, (heads + 2 * kv_heads) * head_dim)
+        weights = [1 + 0.3 * randn(head_dim) for _ in range(2)]
+        stream = None if hidden_size is None else 10 * randn(num_tokens, hidden_size)
+        positions = torch.tensor([3, 0, 17, 99, 4], device=device)
+        slots = torch.tensor([9, 2, 11, 0, 5], device=device)
+        table = get_rope(head_dim, 100, 10_000.0).cos_sin_cache.to(device)
+        caches = [randn(3, block_size, kv_heads, head_dim) for _ in range(2)]
+        before = [cache.clone() for cache in caches]
+        wait_for(device)
+        results = qk_norm_rope_store(qkv, *weights, eps, table, positions, slots, *caches, stream)
+
+        heads_of_token = qkv.float().unflatten(1, (-1, head_dim))
+        if stream is not None:
+            factor = torch.rsqrt(stream.float().square().mean(dim=-1, keepdim=True) + eps)
+            heads_of_token = heads_of_token * factor.unsqueeze(-1)
+        q, k, v = heads_of_token.split([heads, kv_heads, kv_heads], dim=1)
+        q, k = (F.rms_norm(x, (head_dim,), w.float(), eps) for x, w in zip((q, k), weights, strict=True))
+        cos, sin = (x.repeat(1, 2).unsqueeze(0) for x in table[positions, 0].chunk(2, dim=-1))
+        rotated = apply_rotary_pos_emb(q.transpose(0, 1).unsqueeze(0), k.transpose(0, 1).unsqueeze(0), cos, sin)
+        expected = [x.squeeze(0).transpose(0, 1) for x in rotated] + [v]
+        for got, want in zip(results, expected, strict=True):
+            torch.testing.assert_close(got.float(), want, **tolerance_of(dtype))
+        for cache, old, new in zip(caches, before, results[1:], strict=True):
+            for i, slot in enumerate(slots.tolist()):
+                old[slot // block_size, slot % block_size] = new[i]
+            assert torch.equal(cache, old), "in their slots and nowhere else"
+
+
+def check_sampler(device, dtype, vocab_size=5001):
+    """The tokens of the plain sampler, whose noise is the same but for the rounding of its logarithms."""
+    from nanovllm.layers.sampler import Sampler, SamplingMetadata, gumbel_noise
+    from nanovllm.levers.fused_sampler import sample
+
+    randn = randoms(4, device, dtype)
+    wide = 3 * randn(8, vocab_size + 9)
+    logits = wide[:, :vocab_size]  # rows that are strided, as those of a padded vocabulary
+    temperatures = torch.tensor([0.0, 1.0, 0.5, 2.0, 0.0, 1.0, 1e-5, 0.8], device=device)
+    seeds = torch.tensor([0, 0, 1, 2**40 + 3, 7, 2**63 - 1, 5, 6], device=device)
+    positions = torch.arange(8, device=device) * 1000
+    wait_for(device)
+    got = sample(logits, temperatures, seeds, positions)
+    expected = Sampler()(logits, SamplingMetadata(temperatures, seeds, positions))
+    scores = logits.float() / temperatures.clamp(min=1e-9)[:, None] + gumbel_noise(seeds, positions, vocab_size)
+    for row in range(8):
+        if got[row] != expected[row]:  # then the two were as good as equal
+            assert temperatures[row] > 0
+            torch.testing.assert_close(scores[row, got[row]], scores[row, expected[row]], atol=1e-4, rtol=1e-5)
+    assert torch.equal(got[temperatures == 0], expected[temperatures == 0])
+    assert len(set(got.tolist())) > 4
+
+
+# Inputs, half of the outputs, rows: with many inputs a program computes fewer outputs, with over 1024 outputs more.
+LINEAR_CASES = [(300, 520, 2), (48, 7, 1), (5000, 5, 2), (20_000, 3, 1)]
 
 
 def check_small_linear(device, dtype, cases=LINEAR_CASES):
     """Compare the kernel for a few tokens with the plain modules, with everything that can be in the same launch."""
+    import torch.nn.functional as F
+
     from nanovllm.layers.activation import SiluAndMul
-    from nanovllm.layers.kernels.small_batch import small_linear
     from nanovllm.layers.layernorm import RMSNorm
+    from nanovllm.levers.small_batch import small_linear
 
     tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 3e-2, "rtol": 3e-2}
     for size, num_outputs, rows in cases:
-        generator = torch.Generator().manual_seed(size)
-
-        def randn(*shape, generator=generator):
-            return torch.randn(*shape, generator=generator).to(device, dtype)
-
-        x, residual = randn(rows, size), randn(rows, size)
+        randn = randoms(size, device, dtype)
+        x, stream = randn(rows, size), randn(rows, 2 * num_outputs)
         norm = RMSNorm(size).to(device, dtype)
         norm.weight.data = 1 + 0.3 * randn(size)
         weight, bias = randn(2 * num_outputs, size) / size**0.5, randn(2 * num_outputs)
-        normed, total = norm(x, residual)
-        if device == "cuda":
-            torch.cuda.synchronize()  # an overlapping kernel reads its weights before the kernels before have ended
-        output, same = small_linear(x, weight, bias)
-        torch.testing.assert_close(output, torch.nn.functional.linear(x, weight, bias), **tolerance)
-        assert same is x
-        output, kept = small_linear(x, weight, None, norm, residual)
-        torch.testing.assert_close(output, torch.nn.functional.linear(normed, weight), **tolerance)
-        assert torch.equal(kept, total)
-        output, kept = small_linear(x, weight, None, norm, residual, is_gated=True)
-        expected = SiluAndMul()(torch.nn.functional.linear(normed, weight))
-        torch.testing.assert_close(output, expected, **tolerance)
-        assert torch.equal(kept, total)
+        normed, x_before, stream_before = norm(x), x.clone(), stream.clone()
+        wait_for(device)
+        output = small_linear(x, weight, bias)
+        torch.testing.assert_close(output, F.linear(x, weight, bias), **tolerance)
+        output = small_linear(x, weight, None, norm)
+        torch.testing.assert_close(output, F.linear(normed, weight), **tolerance)
+        output = small_linear(x, weight, None, norm, is_gated=True)
+        torch.testing.assert_close(output, SiluAndMul()(F.linear(normed, weight)), **tolerance)
+        output = small_linear(x, weight, bias, stream=stream)
+        torch.testing.assert_close(output, stream + F.linear(x, weight, bias), **tolerance)
+        assert torch.equal(x, x_before) and torch.equal(stream, stream_before)
 
 
 def check_folded_layers(device, dtype, tolerance):
-    """Decoder layers whose norms are folded into the projections, against plain ones, with and without biases."""
+    """Decoder layers whose norms are folded into the projections, against plain ones; with biases they are fused."""
     from transformers import Qwen3Config
 
     from nanovllm.layers.rotary_embedding import get_rope
+    from nanovllm.levers import folded_norm, fused_activation, fused_norm, fused_qkv
     from nanovllm.models.qwen3 import Qwen3DecoderLayer
     from nanovllm.utils.context import reset_context, set_context
 
@@ -233,18 +316,64 @@ def check_folded_layers(device, dtype, tolerance):
                 attention.attn.k_cache = torch.zeros(4, 2, 2, 16, dtype=dtype, device=device)
                 attention.attn.v_cache = torch.zeros_like(attention.attn.k_cache)
                 if is_folded:
-                    layer.fold_norms()
-                    attention.is_fused = True
+                    for lever in (fused_norm, fused_activation, fused_qkv, *([] if bias else [folded_norm])):
+                        lever.install(layer, None)
                 with torch.inference_mode():
-                    output, residual = layer(positions, stream.clone(), None)
-                results.append(output if residual is None else output + residual)
+                    results.append(layer(positions, stream.clone()))
                 caches.append((attention.attn.k_cache, attention.attn.v_cache))
         finally:
             reset_context()
-        assert layer.is_folded or bias, "what this compares"
         torch.testing.assert_close(results[1], results[0], atol=tolerance, rtol=tolerance)
         for plain, folded in zip(*caches, strict=True):
             torch.testing.assert_close(folded, plain, atol=tolerance, rtol=tolerance)
+
+
+def check_overlap_belongs_to_its_thread():
+    """And is what it was before when the block ends, so that a step inside of the start does not turn it off."""
+    import threading
+
+    from nanovllm.layers.kernels.overlap import launches
+    from nanovllm.levers.overlapped_launch import overlapped
+
+    seen = []
+
+    def other():
+        seen.append(launches.overlap)
+        with overlapped():
+            seen.append(launches.overlap)
+            arrived.set()
+            go_on.wait(10)
+        seen.append(launches.overlap)
+
+    arrived, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=other)
+    with overlapped():
+        with overlapped():
+            thread.start()
+            assert arrived.wait(10)
+        assert launches.overlap is True
+    assert launches.overlap is False
+    go_on.set()
+    thread.join()
+    assert seen == [False, True, False]
+    with pytest.raises(KeyError), overlapped():
+        raise KeyError
+    assert launches.overlap is False
+
+
+@needs_triton
+def test_overlap_belongs_to_its_thread():
+    check_overlap_belongs_to_its_thread()
+
+
+@needs_triton
+def test_the_kernels_of_the_levers_in_the_interpreter():
+    run_interpreted(
+        "for dtype in DTYPES.values():\n"
+        "    check_fused_kernels('cpu', dtype)\n"
+        "    check_qkv('cpu', dtype)\n"
+        "    check_sampler('cpu', dtype)"
+    )
 
 
 @needs_triton
@@ -253,9 +382,9 @@ def test_small_products_and_folded_layers_in_the_interpreter():
         "check_small_linear('cpu', torch.float32)\n"
         "check_folded_layers('cpu', torch.float32, 1e-4)\n"
         "from nanovllm.layers.kernels.overlap import overlap_options\n"
-        "from nanovllm.utils.context import set_overlapped_launches\n"
-        "set_overlapped_launches(True)\n"
-        "assert overlap_options(torch.device('cpu')) == {'OVERLAP': False, 'launch_pdl': False}"
+        "from nanovllm.levers.overlapped_launch import overlapped\n"
+        "with overlapped():\n"
+        "    assert overlap_options(torch.device('cpu')) == {'OVERLAP': False, 'launch_pdl': False}"
     )
 
 
@@ -285,16 +414,30 @@ def test_kernels_on_a_gpu(dtype):
 @pytest.mark.parametrize("overlaps", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kernels_with_and_without_overlapped_launches_on_a_gpu(dtype, overlaps):
-    from nanovllm.utils.context import set_overlapped_launches
+    from contextlib import nullcontext
 
-    set_overlapped_launches(overlaps)
-    try:
+    from nanovllm.levers.overlapped_launch import overlapped
+
+    with overlapped() if overlaps else nullcontext():
         check_attention("cuda", DTYPES[dtype])
+        check_fused_kernels("cuda", DTYPES[dtype])
+        check_qkv("cuda", DTYPES[dtype])
+        check_sampler("cuda", DTYPES[dtype])
         check_small_linear("cuda", DTYPES[dtype])
         if dtype == "float32":
             check_folded_layers("cuda", torch.float32, 1e-4)
-    finally:
-        set_overlapped_launches(False)
+
+
+@pytest.mark.gpu
+@needs_triton
+@pytest.mark.parametrize("kilobytes", [64, 99, 163])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_with_the_tiles_of_smaller_gpus_on_a_gpu(monkeypatch, dtype, head_dim, kilobytes):
+    from nanovllm.layers.kernels import paged_attention
+
+    monkeypatch.setattr(paged_attention, "shared_memory", None)  # `check_attention` replaces it; put back afterwards
+    check_attention("cuda", DTYPES[dtype], head_dim=head_dim, kilobytes=kilobytes)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nanovllm import LLM, SamplingParams
-from nanovllm.config import load_hf_config
+from nanovllm.model_files import load_hf_config
 from nanovllm.models.qwen3 import Qwen3ForCausalLM
 from nanovllm.utils.loader import default_weight_loader, load_model
 
@@ -239,7 +239,7 @@ def test_dummy_weights_need_no_files_and_repeat(originals, tmp_path):
     results = []
     for seed in (0, 0, 1):
         with LLM(path, load_format="dummy", seed=seed, **OPTIONS) as llm:
-            weights = torch.cat([parameter.flatten() for parameter in llm.model_runner.model.parameters()])
+            weights = torch.cat([parameter.flatten() for parameter in llm.llm_engine.model_runner.model.parameters()])
             assert weights.isfinite().all() and weights.std() > 0
             results.append((weights, llm.generate(PROMPT, params, use_tqdm=False)[0]["token_ids"]))
     assert torch.equal(results[0][0], results[1][0]) and results[0][1] == results[1][1]

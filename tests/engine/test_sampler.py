@@ -1,7 +1,5 @@
 """Sampling: filters against their definitions and Hugging Face's warpers, draws against the softmax."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -146,20 +144,6 @@ def metadata_of(rows, temperature=1.0, seeds=None, positions=None, min_p=None, t
         top_k=full(top_k, torch.int64),
         top_p=full(top_p, torch.float32),
     )
-
-
-@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"min_p": 0.1, "top_k": 3, "top_p": 0.5}])
-def test_metadata_goes_to_a_device_as_a_whole(filters):
-    metadata = metadata_of(3, temperature=0.5, **filters)
-    moved, copied = metadata.to(torch.device("meta")), metadata.to(torch.device("cpu"))
-    assert moved.has_filters is copied.has_filters is metadata.has_filters is bool(filters)
-    for field in dataclasses.fields(SamplingMetadata):
-        before, on_meta, on_cpu = (getattr(x, field.name) for x in (metadata, moved, copied))
-        if before is None:
-            assert on_meta is None and on_cpu is None, field.name
-        else:
-            assert on_meta.is_meta and on_meta.dtype == before.dtype and on_meta.shape == before.shape, field.name
-            assert torch.equal(on_cpu, before) and not before.is_meta, field.name
 
 
 # Draws.

@@ -153,6 +153,10 @@ def test_beam_search_params():
         ("max_tokens", "5", TypeError),
         ("ignore_eos", 1, TypeError),
         ("length_penalty", math.nan, ValueError),
+        ("length_penalty", 1000, ValueError),  # a length to this power would be no number
+        ("length_penalty", 10.01, ValueError),
+        ("length_penalty", -1.0, ValueError),
+        ("length_penalty", "1", TypeError),
     ],
 )
 def test_bad_beam_search_params(field, value, error):

@@ -36,11 +36,11 @@ class FakeModel:
     def __init__(self):
         self.slots = {}
 
-    def run_model(self, input_ids, positions, is_prefill):
+    def run_model(self, input_ids, positions):
         context = get_context()
         token_ids, slots = input_ids.tolist(), context.slot_mapping.tolist()
-        num_seqs = len(context.query_starts) - 1 if is_prefill else len(token_ids)
-        starts = context.query_starts if is_prefill else range(num_seqs + 1)
+        starts = context.query_starts
+        num_seqs = len(starts) - 1
         positions = positions.tolist()
         for i in range(num_seqs):
             for j in range(starts[i], starts[i + 1]):
@@ -122,7 +122,7 @@ class Soak:
             if self.added < self.num_requests and len(self.live) < 40:
                 prompt, params = self.draw_request()
                 seq_id = self.llm.add_request(prompt, params)
-                self.live[seq_id] = (prompt, params, self.llm.requests[seq_id].seq)
+                self.live[seq_id] = (prompt, params, self.llm.llm_engine.requests[seq_id].seq)
                 self.added += 1
 
     def abort(self, seq_id):
@@ -149,7 +149,7 @@ class Soak:
     def check_state(self):
         scheduler = self.llm.scheduler
         queued = [*scheduler.waiting, *scheduler.running]
-        assert sorted(seq.seq_id for seq in queued) == sorted(self.live) == sorted(self.llm.requests)
+        assert sorted(seq.seq_id for seq in queued) == sorted(self.live) == sorted(self.llm.llm_engine.requests)
         assert len(scheduler.running) <= self.llm.config.max_num_seqs
         check_block_manager(scheduler.block_manager, queued)
 
@@ -196,10 +196,10 @@ def soak_fake_model(path, num_requests, failure_rate):
                 raise Planted
             return model.run_model(*args)
 
-        llm.model_runner.run_model = run_model
+        llm.llm_engine.model_runner.run_model = run_model
         growth = soak(llm, num_requests, expected_tokens, "fake model")
         assert llm.scheduler.num_preemptions > num_requests // 200
-        assert len(llm.requests) == len(llm.unreported) == 0
+        assert len(llm.llm_engine.requests) == len(llm.added) == 0
         return growth
 
 

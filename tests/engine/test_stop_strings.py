@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from nanovllm import LLM, SamplingParams
-from nanovllm.engine.outputs import Detokenizer
+from nanovllm.outputs import Detokenizer
+from nanovllm.utils.context import get_context
 
 from .conftest import TOKENIZER_TEXT, make_tiny_model
 from .reference import assert_clean, drain, edit_json
@@ -205,13 +206,13 @@ SCRIPTED = {"device": "cpu", "kvcache_block_size": 8, "num_kvcache_blocks": 64}
 def write_script(llm, monkeypatch, token_ids, prompt_length):
     """Let the model say `token_ids`, whatever it is asked after prompts of that length."""
 
-    def run_model(input_ids, positions, is_prefill):
-        assert len(input_ids) == prompt_length if is_prefill else len(input_ids) == 1
+    def run_model(input_ids, positions):
+        assert len(input_ids) == (prompt_length if get_context().is_prefill else 1)
         logits = torch.zeros(1, VOCAB_SIZE)
         logits[0, token_ids[int(positions[-1]) + 1 - prompt_length]] = 1.0
         return logits
 
-    monkeypatch.setattr(llm.model_runner, "run_model", run_model)
+    monkeypatch.setattr(llm.llm_engine.model_runner, "run_model", run_model)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_a_stream_shows_text_while_it_comes(path, tokenizer, monkeypatch):
         shown, seen = "", []
         for piece in stream:
             shown += piece
-            (request,) = llm.requests.values() if llm.requests else (None,)
+            (request,) = llm.llm_engine.requests.values() if llm.llm_engine.requests else (None,)
             if request is not None:
                 seen.append((len(shown), len(tokenizer.decode(request.seq.completion_token_ids))))
         assert shown == text.removesuffix("dog.")

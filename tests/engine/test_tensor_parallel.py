@@ -23,8 +23,9 @@ from nanovllm.engine.worker import (
     describe_exit_code,
     make_store,
 )
+from nanovllm.levers import make_runner
 
-from .ahead import AheadConfig
+from .ahead import make_llm
 from .conftest import device_of_ranks, make_tiny_model
 from .leaks import leaves_nothing_behind, private_temp_dir, wait_until
 from .misbehave import LittleMemory
@@ -155,7 +156,7 @@ def test_messages_of_any_size(two_ranks):
     seq = Sequence(list(range(400_000)), block_size=two_ranks.config.kvcache_block_size)
     seq.block_table = list(range(100_000))
     assert len(pickle.dumps(seq)) > 2**20
-    assert two_ranks.model_runner.call("slots", seq, 0, 400_000) == list(range(400_000))
+    assert two_ranks.llm_engine.model_runner.call("slots", seq, 0, 400_000) == list(range(400_000))
 
 
 def test_abort_and_requests_beside(two_ranks, reference):
@@ -198,7 +199,8 @@ def test_two_engines_with_ranks_and_one_without(path, two_ranks, one_rank):
     expected = tokens(one_rank, PROMPTS, GREEDY)
     options = {"max_model_len": 90, "kvcache_block_size": 7, "num_kvcache_blocks": 60, "device": OPTIONS["device"]}
     with LLM(path, tensor_parallel_size=2, **options) as other:
-        assert two_ranks.model_runner._store.port != other.model_runner._store.port
+        ports = {engine.llm_engine.model_runner.ranks.store.port for engine in (two_ranks, other)}
+        assert len(ports) == 2
         assert tokens(other, PROMPTS, GREEDY) == tokens(two_ranks, PROMPTS, GREEDY) == expected
     assert tokens(two_ranks, PROMPTS, GREEDY) == expected
     with pytest.raises(RuntimeError, match="closed"):
@@ -274,7 +276,7 @@ def test_the_rank_with_the_least_memory_sizes_the_pool(path, poor_rank):
     block_bytes = 2 * config.hf_config.num_hidden_layers * 4 * config.hf_config.head_dim * 4  # one KV head, float32
     config.eos = LittleMemory(config.eos, poor_rank, 2 * 4 * block_bytes * 30)  # two ranks; a quarter of what is free
     with leaves_nothing_behind():
-        runner = TensorParallelRunner(config)
+        runner = TensorParallelRunner(config, make_runner)
         try:
             assert config.num_kvcache_blocks == 30
             # On every rank, or the call fails: the last block exists, and there is none after it.
@@ -388,18 +390,19 @@ def test_a_scheduler_takes_the_ranks_config(path):
 
 def test_one_step_ahead_with_ranks(path, one_rank, monkeypatch):
     """The same tokens, whatever ends a request, and nothing of an interrupted step comes back."""
-    monkeypatch.setattr("nanovllm.engine.llm_engine.Config", AheadConfig)
     full = tokens(one_rank, PROMPTS, GREEDY)
     stops = [SamplingParams(temperature=0.0, max_tokens=16, stop_token_ids=[ids[i]]) for i, ids in enumerate(full)]
     sampled = [SamplingParams(temperature=0.9, seed=i, top_p=0.9 if i % 2 else 1.0, max_tokens=9) for i in range(6)]
     expected = [tokens(one_rank, PROMPTS, params) for params in (stops, sampled)]
     logprobs = SamplingParams(temperature=0.0, max_tokens=5, logprobs=2)
-    with LLM(path, tensor_parallel_size=2, **OPTIONS | {"device": "cpu"}) as llm:
-        assert llm.runs_ahead and isinstance(llm.model_runner, TensorParallelRunner)
-        launch, calls = llm.model_runner.launch, []
-        llm.model_runner.launch = lambda *args: calls.append(args) or launch(*args)
+    with make_llm(path, tensor_parallel_size=2, **OPTIONS | {"device": "cpu"}) as llm:
+        runner = llm.llm_engine.model_runner
+        assert isinstance(runner, TensorParallelRunner)
+        call, calls = runner.call, []
+        runner.call = lambda *args: calls.append(args) or call(*args)
         assert tokens(llm, PROMPTS, GREEDY) == full
-        assert any(previous is not None for _, _, previous in calls)
+        launches = [args[1] for args in calls if args[0] == "launch_and_collect"]  # whether they have one before
+        assert len(launches) > 20 and sum(launches) > len(launches) // 2, "the ranks do not work ahead"
         assert [tokens(llm, PROMPTS, params) for params in (stops, sampled)] == expected
         for ours, theirs in zip(*(x.generate(PROMPTS, logprobs, use_tqdm=False) for x in (llm, one_rank)), strict=True):
             assert [list(row) for row in ours["logprobs"]] == [list(row) for row in theirs["logprobs"]]

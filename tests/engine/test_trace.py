@@ -7,11 +7,16 @@ import json
 import random
 
 import pytest
+import torch
 import xxhash
 
 from nanovllm import SamplingParams
+from nanovllm.engine.block_manager import BlockManager
+from nanovllm.engine.llm_engine import LLMEngine
+from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.trace import TraceRecorder
 from tests.engine import hash_model
+from tests.engine.interrupts import InterruptAtLine
 
 STARTS = [[(7 * i + j) % 300 + 1 for j in range(40)] for i in range(3)]
 
@@ -20,10 +25,13 @@ STARTS = [[(7 * i + j) % 300 + 1 for j in range(40)] for i in range(3)]
 
 
 class Replay:
-    """Plays the events of a trace on plain lists; every difference to what is written becomes a problem."""
+    """Plays the events of a trace on plain lists; every difference to what is written becomes a problem.
 
-    def __init__(self, trace):
-        self.trace, self.config = trace, trace["config"]
+    `may_shrink`: a GPU that ran out of memory has made the steps smaller, for a while.
+    """
+
+    def __init__(self, trace, may_shrink=False):
+        self.trace, self.config, self.may_shrink = trace, trace["config"], may_shrink
         self.block_size = self.config["block_size"]
         self.free = list(range(self.config["num_blocks"]))
         self.tables = {}  # seq -> blocks
@@ -59,10 +67,13 @@ class Replay:
         return self.problems
 
     def begin_anew(self):
-        """A step was interrupted: whoever is left waits, oldest first, and the pool is as in the beginning."""
+        """A step was interrupted: whoever is left waits, oldest first, and the pool is as in the beginning.
+
+        After a step without memory, those that were in it are first, to be tried in smaller steps.
+        """
         left, arrived = self.step["after"]["waiting"], [e["seq"] for e in self.step["events"] if e["event"] == "arrive"]
         self.expect({*left} <= {*self.waiting, *self.running, *arrived}, "somebody comes from nowhere")
-        self.waiting, self.running = sorted(left), []
+        self.waiting, self.running = list(left) if self.may_shrink else sorted(left), []
         self.free, self.tables, self.hashes, self.kv = list(range(self.config["num_blocks"])), {}, {}, {}
 
     # Events.
@@ -140,9 +151,11 @@ class Replay:
         num_owned = len(self.running) + sum(e["seq"] not in self.running for e in self.step["scheduled"])
         reason = event["reason"]
         if reason == "token_budget":
-            self.expect(num_tokens == self.config["max_num_batched_tokens"], f"{seq} is refused, with budget left")
+            is_used_up = num_tokens == self.config["max_num_batched_tokens"]
+            self.expect(is_used_up or self.may_shrink, f"{seq} is refused, with budget left")
         elif reason == "max_seqs":
-            self.expect(num_owned >= self.config["max_num_seqs"], f"{seq} is refused, with places left")
+            is_full = num_owned >= self.config["max_num_seqs"]
+            self.expect(is_full or self.may_shrink, f"{seq} is refused, with places left")
         elif reason == "no_blocks":
             num_tokens = self.length_before(seq)
             self.expect(-(-num_tokens // self.block_size) > len(self.free), f"{seq} is refused, with blocks left")
@@ -220,9 +233,9 @@ class Replay:
             self.expect(len(contents) == 1, f"block {block} is shared by sequences with other tokens")
 
 
-def check_trace(trace):
+def check_trace(trace, may_shrink=False):
     """What is wrong with a trace, as sentences; nothing if it is good."""
-    return Replay(trace).run()
+    return Replay(trace, may_shrink).run()
 
 
 # Recordings.
@@ -251,8 +264,8 @@ def record(path, seed, num_steps=60, **options):
             if rng.random() < 0.25:
                 prompt = [*STARTS[rng.randrange(2)][: rng.randrange(30)], rng.randrange(1, 9)]
                 llm.add_request(prompt, SamplingParams(temperature=0.0, max_tokens=rng.randrange(1, 18)))
-            if llm.requests and rng.random() < 0.05:
-                llm.abort(rng.choice(list(llm.requests)))
+            if llm.llm_engine.requests and rng.random() < 0.05:
+                llm.abort(rng.choice(list(llm.llm_engine.requests)))
             llm.step()
         while not llm.is_finished():
             llm.step()
@@ -307,16 +320,13 @@ def test_tokens_and_provenance(model):
         assert all(step["ms"] > 0 for step in trace["steps"][1:]) and trace["steps"][0]["ms"] is None
 
 
-def test_an_engine_without_a_recorder_records_nothing_and_detaching_ends_it(model):
-    greedy = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+def test_an_llm_engine_by_itself_is_recorded_too(model):
+    greedy = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
     with hash_model.make_engine(model) as llm:
-        assert llm.scheduler.recorder is None and llm.scheduler.block_manager.recorder is None
-        recorder = TraceRecorder(llm)
-        llm.generate(STARTS[0][:9], greedy, use_tqdm=False)
-        num_steps = len(recorder.trace["steps"])
-        recorder.detach()
-        llm.generate(STARTS[0][:9], greedy, use_tqdm=False)
-        assert len(recorder.trace["steps"]) == num_steps > 1 and recorder.events == []
+        recorder = TraceRecorder(llm.llm_engine)
+        llm.generate([STARTS[0][:9], STARTS[1][:5]], greedy, use_tqdm=False)
+    assert check_trace(recorder.trace) == []
+    assert [step["kind"] for step in recorder.trace["steps"]] == ["init", "prefill"] + ["decode"] * 4
 
 
 def test_recording_changes_no_token(model):
@@ -336,14 +346,15 @@ def interrupted_recording(path, calls):
     """A trace of a run in which the model is interrupted in these of its calls, and what was generated."""
     greedy = SamplingParams(temperature=0.0, max_tokens=9)
     with hash_model.make_engine(path, max_num_batched_tokens=12) as llm:
-        recorder, model, count = TraceRecorder(llm), llm.model_runner.run_model, itertools.count()
+        runner, count = llm.llm_engine.model_runner, itertools.count()
+        recorder, model = TraceRecorder(llm), runner.run_model
 
         def run_model(*args):
             if next(count) in calls:
                 raise Stop
             return model(*args)
 
-        llm.model_runner.run_model = run_model
+        runner.run_model = run_model
         for i in range(4):
             llm.add_request([*STARTS[i % 2][: 5 + 4 * i], i + 1], greedy)
         results = {}
@@ -364,6 +375,268 @@ def test_a_recording_begins_anew_after_an_interruption(model, calls):
             assert step["after"]["running"] == [] and step["after"]["hash"] == {} and step["scheduled"] == []
     assert {int(seq): entry["output_ids"] for seq, entry in trace["seqs"].items()} == results
     assert results == interrupted_recording(model, set())[1]
+
+
+def test_a_recording_may_begin_after_an_interruption(model):
+    greedy = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+    with hash_model.make_engine(model) as llm:
+        llm.add_request(STARTS[0][:9], greedy)
+        hash_blocks = llm.scheduler.block_manager.hash_blocks
+        llm.scheduler.block_manager.hash_blocks = None  # which raises in the middle of an admission
+        with pytest.raises(TypeError):
+            llm.step()
+        llm.scheduler.block_manager.hash_blocks = hash_blocks
+        assert llm.scheduler.block_manager.used_block_ids
+        recorder = TraceRecorder(llm)
+        while not llm.is_finished():
+            llm.step()
+    first, *others = recorder.trace["steps"]
+    assert first["after"]["waiting"] == [0] and first["after"]["ref"] == {}
+    assert [step["kind"] for step in others] == ["prefill"] + ["decode"] * 8
+
+
+def test_a_step_without_enough_gpu_memory_is_recorded(model):
+    greedy = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    with hash_model.make_engine(model) as llm:
+        runner = llm.llm_engine.model_runner
+        fake, recorder = runner.run_model, TraceRecorder(llm)
+
+        def run_model(input_ids, positions):
+            if 300 in input_ids.tolist():
+                raise torch.OutOfMemoryError("planted")
+            return fake(input_ids, positions)
+
+        runner.run_model = run_model
+        good = llm.add_request(STARTS[0][:9], greedy)
+        llm.step()
+        bad = llm.add_request([300, 1, 2], greedy)
+        while not llm.is_finished():
+            llm.step()
+        assert llm.step() == ([], 0)
+    assert check_trace(recorder.trace, may_shrink=True) == []
+    assert [step["kind"] for step in recorder.trace["steps"]].count("init") > 2  # each time, smaller steps were tried
+    ends = [e for step in recorder.trace["steps"] for e in step["events"] if e["event"] == "finish"]
+    assert {e["seq"]: e["reason"] for e in ends} == {bad: "error", good: "length"} and len(ends) == 2
+
+
+# The recorder comes and goes.
+
+
+def watched(llm):
+    """What an engine's objects have of their own, beside their classes' methods."""
+    engine = llm.llm_engine
+    objects = (engine, engine.scheduler, engine.scheduler.block_manager)
+    return [{name: vars(thing)[name] for name in vars(thing) if callable(vars(thing)[name])} for thing in objects]
+
+
+def names(llm):
+    engine = llm.llm_engine
+    return [set(vars(thing)) for thing in (llm, engine, engine.scheduler, engine.scheduler.block_manager)]
+
+
+def work(llm, num_steps):
+    """So many steps, with a request or two always there."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=7)
+    for i in range(num_steps):
+        if i % 3 == 0:
+            llm.add_request([*STARTS[i % 2][: 5 + i], i + 1], greedy)
+        llm.step()
+
+
+def test_nothing_is_left_after_detaching(model):
+    with hash_model.make_engine(model) as llm:
+        before, callables = names(llm), watched(llm)
+        recorder = TraceRecorder(llm)
+        work(llm, 7)
+        assert names(llm) != before
+        recorder.detach()
+        num_steps = len(recorder.trace["steps"])
+        assert num_steps == 8 and names(llm) == before and watched(llm) == callables
+        work(llm, 7)
+        recorder.detach()
+        assert len(recorder.trace["steps"]) == num_steps and recorder.events == []
+        assert names(llm) == before and watched(llm) == callables
+
+
+def test_attaching_twice_notes_nothing_twice(model):
+    with hash_model.make_engine(model) as llm:
+        before = names(llm)
+        recorder = TraceRecorder(llm)
+        recorder.attach()
+        work(llm, 9)
+        assert [step["kind"] for step in recorder.trace["steps"][:3]] == ["init", "init", "prefill"]
+        assert len(recorder.trace["steps"]) == 11 and events_of(recorder.trace).count("arrive") == 3
+        recorder.detach()
+        assert names(llm) == before
+
+
+def test_two_recorders_in_turn(model):
+    with hash_model.make_engine(model) as llm:
+        before = names(llm)
+        first = TraceRecorder(llm)
+        work(llm, 4)
+        second = TraceRecorder(llm)  # the first was not detached: it ends here
+        while not llm.is_finished():
+            llm.step()
+        first.detach()  # nothing is left to do, and the second goes on
+        work(llm, 3)
+        while not llm.is_finished():
+            llm.step()
+        second.detach()
+        assert names(llm) == before
+    assert len(first.trace["steps"]) == 5 and check_trace(first.trace) == []
+    assert len(second.trace["steps"]) > 10 and "finish" in events_of(second.trace)
+    assert second.trace["steps"][0]["after"] == first.trace["steps"][-1]["after"]
+
+
+@pytest.mark.parametrize("calls", [{0}, {2}, {1, 3}])
+def test_nothing_is_left_of_a_recording_that_was_interrupted(model, calls):
+    with hash_model.make_engine(model) as llm:
+        before, runner, count = names(llm), llm.llm_engine.model_runner, itertools.count()
+        recorder, fake = TraceRecorder(llm), runner.run_model
+
+        def run_model(*args):
+            if next(count) in calls:
+                raise Stop
+            return fake(*args)
+
+        runner.run_model = run_model
+        for _ in range(4):
+            with contextlib.suppress(Stop):
+                work(llm, 1)
+        recorder.detach()
+        assert names(llm) == before
+        while not llm.is_finished():
+            llm.step()
+        hash_model.check_clean(llm)
+
+
+def test_nothing_is_left_of_a_recorder_that_was_interrupted_itself(model):
+    """Ctrl-C at any line of a recorder: another one takes its place, and what it leaves is the engine as it was."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=4)
+    with hash_model.make_engine(model, num_kvcache_blocks=8) as llm:
+        before, n, done = names(llm), 0, False
+        while not done:
+            n += 1 if n < 120 else 5
+            with (
+                InterruptAtLine(n, KeyboardInterrupt, {"trace.py"}) as interrupt,
+                contextlib.suppress(KeyboardInterrupt),
+            ):
+                recorder = TraceRecorder(llm)
+                llm.add_request(STARTS[0][: 7 + n % 9], greedy)
+                llm.step()
+                llm.step()
+                recorder.detach()
+            done = interrupt.lines < n
+            TraceRecorder(llm).detach()
+            assert names(llm) == before, interrupt.where
+            seqs = [request.seq for request in llm.llm_engine.requests.values()]
+            while not llm.is_finished():
+                llm.step()
+            for seq in seqs:
+                assert seq.completion_token_ids == hash_model.expected(seq.prompt_token_ids, greedy).token_ids
+        hash_model.check_clean(llm)
+    assert n > 300
+
+
+def test_what_was_put_on_the_objects_before_is_there_again(model):
+    with hash_model.make_engine(model) as llm:
+        calls, preempt = [], llm.scheduler.preempt
+        llm.scheduler.preempt = lambda seq: (calls.append(seq), preempt(seq))
+        before, mine = names(llm), llm.scheduler.preempt
+        recorder = TraceRecorder(llm)
+        seq = llm.llm_engine.requests[llm.add_request(STARTS[0][:9])].seq
+        llm.step()
+        llm.scheduler.preempt(seq)
+        recorder.detach()
+        assert calls == [seq] and llm.scheduler.preempt is mine and names(llm) == before
+    assert recorder.events == [] and len(recorder.trace["steps"]) == 2
+
+
+class OwnScheduler(Scheduler):
+    """A learner's: other words for the same, a victim of its own choice, and calls by keyword."""
+
+    def schedule_prefill(self):
+        scheduled = super().schedule_prefill()
+        return scheduled
+
+    def may_join(self, seq, budget):
+        return self.refusal(seq=seq, budget=budget) is None
+
+    def make_room(self, seq):
+        while not self.block_manager.can_append(seq=seq):
+            victim = self.choose_victim(seq=seq)
+            self.preempt(seq=victim)
+            if victim is seq:
+                return False
+        return True
+
+    def postprocess(self, seqs, token_ids):
+        for seq, token_id in zip(seqs, token_ids, strict=True):
+            super().postprocess([seq], [token_id])
+
+    def finish(self, seq, reason):
+        super().finish(seq=seq, reason=reason)
+
+
+class OwnBlockManager(BlockManager):
+    """A learner's: the block that was freed last is taken first."""
+
+    def choose_block_to_evict(self):
+        return next(reversed(self.free_block_ids))
+
+    def may_append(self, seq):
+        if len(seq.block_table) < seq.num_blocks:
+            self._append_new_block(seq=seq)
+
+
+def use_own_classes(llm):
+    """The engine's objects become those of a learner."""
+    for thing, own in ((llm.scheduler, OwnScheduler), (llm.scheduler.block_manager, OwnBlockManager)):
+        thing.__class__ = type(own.__name__, (own, type(thing)), {})
+
+
+def test_learners_classes_are_recorded(model):
+    options = {"optimistic": True, "num_kvcache_blocks": 14}
+    greedy = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    prompts = [STARTS[i % 2][: 10 + i] for i in range(6)]
+    with hash_model.make_engine(model, **options) as llm:
+        use_own_classes(llm)
+        before, recorder = names(llm), TraceRecorder(llm)
+        outputs = llm.generate(prompts, greedy, use_tqdm=False)
+        recorder.detach()
+        assert names(llm) == before
+    assert [o["token_ids"] for o in outputs] == [hash_model.expected(prompt, greedy).token_ids for prompt in prompts]
+    problems = check_trace(recorder.trace)
+    assert problems and all("is not the one freed longest ago" in problem for problem in problems)
+    kinds = events_of(recorder.trace)
+    assert {"preempt", "refuse", "evict", "share"} <= set(kinds)
+    for step, after in itertools.pairwise(recorder.trace["steps"]):
+        for event in after["events"]:
+            if event["event"] == "evict" and str(event["block"]) in step["after"]["hash"]:
+                assert event["hash"] == step["after"]["hash"][str(event["block"])]
+
+
+def test_an_engine_that_works_one_step_ahead_is_refused(model):
+    with hash_model.make_engine(model, runs_ahead=True) as llm:
+        before = names(llm)
+        with pytest.raises(ValueError, match=r'unlike nanovllm.levers.step_ahead.* disabled_optimizations .* "all"'):
+            TraceRecorder(llm)
+        assert names(llm) == before
+        greedy = SamplingParams(temperature=0.0, max_tokens=5)
+        (output,) = llm.generate(STARTS[0][:9], greedy, use_tqdm=False)
+        assert output["token_ids"] == hash_model.expected(STARTS[0][:9], greedy).token_ids
+
+
+def test_an_own_step_is_refused_too(model):
+    class OwnEngine(LLMEngine):
+        def run_step(self):
+            return super().run_step()
+
+    with hash_model.make_engine(model) as llm:
+        llm.llm_engine.__class__ = OwnEngine
+        with pytest.raises(ValueError, match="steps that end before the next begins"):
+            TraceRecorder(llm)
 
 
 # The oracle finds what is planted.

@@ -24,6 +24,7 @@ class Desk:
         config = SimpleNamespace(
             num_kvcache_blocks=num_blocks,
             kvcache_block_size=block_size,
+            num_kvcache_tokens=num_blocks * block_size,
             max_num_batched_tokens=budget,
             max_num_seqs=max_num_seqs,
             max_model_len=longest,
@@ -64,10 +65,6 @@ class Desk:
     @property
     def live(self):
         return [seq for seq in self.seqs if not seq.is_finished]
-
-    def trust(self):
-        """Admit whatever fits right now, so that blocks run out later."""
-        self.scheduler.expected_peak_blocks = lambda seq: 0
 
     def bound(self):
         """A loop that asks the block manager without end is stopped."""
@@ -123,7 +120,7 @@ class Desk:
         self.check.step(plan)
         cut = [seq.num_cached_tokens + seq.num_scheduled_tokens < seq.num_tokens for seq in seqs]
         tokens = [None if is_cut else token_id for is_cut in cut]
-        self.scheduler.postprocess(seqs, tokens, is_prefill)
+        self.scheduler.postprocess(seqs, tokens)
         return plan
 
     # What holds.
@@ -309,7 +306,7 @@ def desk_step(desk, check):
     if is_prefill:
         desk.check_choice(seqs, [seq for seq in waiting if not seq.is_finished], running, known)
     cut = [seq.num_cached_tokens + seq.num_scheduled_tokens < seq.num_tokens for seq in seqs]
-    scheduler.postprocess(seqs, [None if is_cut else 7 for is_cut in cut], is_prefill)
+    scheduler.postprocess(seqs, [None if is_cut else 7 for is_cut in cut])
     desk.observe()
 
 
@@ -319,7 +316,6 @@ def desk_step(desk, check):
 def full_pool(engine, check, num_seqs=3, num_tokens=7):
     """So many sequences run, each has two full blocks once its next token is there, and no block is free then."""
     desk = Desk(engine, check, num_blocks=2 * num_seqs)
-    desk.trust()
     desk.bound()
     for _ in range(num_seqs):
         desk.add(num_tokens, max_tokens=20)
@@ -362,11 +358,9 @@ def the_newest_goes_itself(engine, check):
     desk.observe()
 
 
-@case("ch06.make_room")
-def one_is_not_enough(engine, check):
-    """A, B and C run. D, whose prompt was cut, shares all blocks of C, so C's going frees none. A needs one more."""
+def pool_with_a_sharer(engine, check):
+    """A, B and C run, with two full blocks each. D, whose prompt was cut, shares those of C. No block is free."""
     desk = Desk(engine, check, num_blocks=8, budget=7)
-    desk.trust()
     desk.bound()
     for _ in range(3):
         desk.add(7, max_tokens=20)
@@ -374,9 +368,66 @@ def one_is_not_enough(engine, check):
     desk.decode()
     desk.add([*desk.seqs[2].token_ids[:8], *range(100, 108)])
     desk.prefill()
+    return desk
+
+
+@case("ch06.make_room")
+def one_is_not_enough(engine, check):
+    """A, B and C run. D, whose prompt was cut, shares all blocks of C, so C's going frees none. A needs one more."""
+    desk = pool_with_a_sharer(engine, check)
     check.step("make_room for A, which has nine tokens and two blocks")
     check.equal("the result", desk.scheduler.make_room(desk.seqs[0]), True)
     check.equal("the queues", desk.queues(), "waiting BCD, running A")
+    desk.observe()
+
+
+def ruled_by(desk, choose):
+    """Have another rule say who goes; returns a list of those for whom it is asked."""
+    asked = []
+
+    def choose_victim(seq):
+        asked.append(desk.name(seq))
+        return choose(seq)
+
+    desk.scheduler.choose_victim = choose_victim
+    return asked
+
+
+@case("ch06.make_room")
+def another_rule_says_who_goes(engine, check):
+    """A, B and C hold all blocks. Here choose_victim has another rule: the one in the middle goes."""
+    desk = full_pool(engine, check)
+    desk.decode()
+    asked = ruled_by(desk, lambda seq: desk.seqs[1])
+    check.step("make_room for A, which has nine tokens and two blocks; choose_victim says B")
+    check.equal("the result", desk.scheduler.make_room(desk.seqs[0]), True)
+    check.equal("for whom choose_victim was asked", sorted(set(asked)), ["A"])
+    check.equal("the queues", desk.queues(), "waiting B, running AC")
+    desk.observe()
+
+
+@case("ch06.make_room")
+def the_rule_says_the_asker(engine, check):
+    """A, B and C hold all blocks. By the rule in this scene, whoever asks for a block goes, also if newer ones run."""
+    desk = full_pool(engine, check)
+    desk.decode()
+    asked = ruled_by(desk, lambda seq: seq)
+    check.step("make_room for A, which has nine tokens and two blocks; choose_victim says A")
+    check.equal("the result", desk.scheduler.make_room(desk.seqs[0]), False)
+    check.equal("for whom choose_victim was asked", sorted(set(asked)), ["A"])
+    check.equal("the queues", desk.queues(), "waiting A, running BC")
+    desk.observe()
+
+
+@case("ch06.make_room")
+def the_rule_is_asked_again(engine, check):
+    """A, B and C run. D, whose prompt was cut, shares all blocks of C. B needs one more; by the rule C goes, then A."""
+    desk = pool_with_a_sharer(engine, check)
+    asked = ruled_by(desk, lambda seq: desk.seqs[2] if desk.seqs[2] in desk.scheduler.running else desk.seqs[0])
+    check.step("make_room for B, which has nine tokens and two blocks; choose_victim says C, and when C is gone, A")
+    check.equal("the result", desk.scheduler.make_room(desk.seqs[1]), True)
+    check.equal("for whom choose_victim was asked", sorted(set(asked)), ["B"])
+    check.equal("the queues", desk.queues(), "waiting ACD, running B")
     desk.observe()
 
 
@@ -384,7 +435,6 @@ def one_is_not_enough(engine, check):
 def a_block_is_free(engine, check):
     """A and B run. A needs one more block, and one is free."""
     desk = Desk(engine, check, num_blocks=5)
-    desk.trust()
     desk.bound()
     for _ in range(2):
         desk.add(8, max_tokens=20)
@@ -414,12 +464,10 @@ def it_always_goes_on(engine, check):
 
 
 def run_to_the_end(engine, check, seed):
-    """Whole steps on a small pool that admits without looking ahead; returns the desk."""
+    """Whole steps on a small pool; returns the desk."""
     rng = random.Random(seed)
-    desk = Desk(
-        engine, check, num_blocks=rng.randrange(7, 12), block_size=2, budget=rng.randrange(6, 20), max_num_seqs=4
-    )
-    desk.trust()
+    num_blocks, budget = rng.randrange(7, 12), rng.randrange(6, 20)
+    desk = Desk(engine, check, num_blocks, block_size=2, budget=budget, max_num_seqs=4)
     desk.bound()
     for _ in range(7):
         desk.add(rng.randrange(1, 8), max_tokens=rng.randrange(2, 7))
@@ -589,12 +637,24 @@ def the_last_token(engine, check):
     check.equal("how A ended", (desk.seqs[0].is_finished, desk.seqs[0].finish_reason), (True, "length"))
     check.equal("num_cached_tokens of B", desk.seqs[1].num_cached_tokens, 6)
     check.equal("generated tokens of A", list(desk.seqs[0].completion_token_ids), [7, 7])
-    check.equal("reported as finished", desk.names(desk.scheduler.take_finished()), "A")
     desk.observe()
     desk.step(EOS)
     check.equal("how B ended, by an end token", (desk.seqs[1].is_finished, desk.seqs[1].finish_reason), (True, "stop"))
     check.equal("the queues", desk.queues(), "waiting , running ")
     desk.observe()
+
+
+@case("ch06.postprocess")
+def another_rule_says_when_it_is_over(engine, check):
+    """Here finish_reason has another rule: token 9 ends an answer, and nothing else does. A wants two tokens."""
+    desk = Desk(engine, check)
+    desk.add(5, max_tokens=2)
+    desk.scheduler.finish_reason = lambda seq: "by token 9" if seq.last_token == 9 else None
+    for token_id, queues in ((7, "running A"), (EOS, "running A"), (8, "running A"), (9, "running ")):
+        desk.step(token_id)
+        check.equal(f"the queues after token {token_id}", desk.queues(), f"waiting , {queues}")
+    check.equal("how A ended", (desk.seqs[0].is_finished, desk.seqs[0].finish_reason), (True, "by token 9"))
+    check.equal("generated tokens of A", list(desk.seqs[0].completion_token_ids), [7, EOS, 8, 9])
 
 
 @case("ch06.postprocess")
@@ -609,7 +669,13 @@ def all_requests_finish(engine, check):
 
 def reason_of(engine, check, tokens, prompt=5, longest=20, **params):
     """What finish_reason says after each of these tokens, up to the first that ends the sequence; and stop_reason."""
-    desk = Desk(engine, check, longest=longest)
+    reasons, seq = reasons_for(Desk(engine, check, longest=longest), check, tokens, prompt, params)
+    check.true("the sequence has no error", seq.error is None)
+    return reasons, seq.stop_reason
+
+
+def reasons_for(desk, check, tokens, prompt, params):
+    """The same for any desk, with the sequence."""
     seq = desk.add(prompt, **params)
     check.steps[-1] += f", {params}"
     reasons = []
@@ -620,7 +686,7 @@ def reason_of(engine, check, tokens, prompt=5, longest=20, **params):
         check.equal("what finish_reason writes into finish_reason of the sequence", seq.finish_reason, None)
         if reasons[-1]:
             break
-    return reasons, seq.stop_reason
+    return reasons, seq
 
 
 @case("ch06.finish_reason")
@@ -684,3 +750,60 @@ def an_end_at_the_limit(engine, check):
     check.equal("an end token at the limit", got, ([None, None, "stop"], None))
     got = reason_of(engine, check, [5, 5, 9], max_tokens=3, stop_token_ids=[9])
     check.equal("a stop token at the limit", got, ([None, None, "stop"], 9))
+
+
+def small_pool(engine, check, num_blocks=3):
+    """The model would allow far longer sequences than these few blocks hold."""
+    desk = Desk(engine, check, num_blocks=num_blocks)
+    desk.scheduler.max_model_len = 1000
+    check.step("the model itself allows 1000 tokens")
+    return desk
+
+
+@case("ch06.finish_reason")
+def longer_than_the_pool(engine, check):
+    """The pool has three blocks of four tokens, the prompt five tokens. The thirteenth token has no place anywhere."""
+    reasons, seq = reasons_for(small_pool(engine, check), check, [7] * 10, 5, {"max_tokens": 30})
+    check.equal("the reasons", reasons, [None] * 7 + ["error"])
+    check.true("its error is a sentence", isinstance(seq.error, str) and len(seq.error) > 0)
+    check.equal("stop_reason", seq.stop_reason, None)
+
+
+@case("ch06.finish_reason")
+def done_just_before_it_is_too_long(engine, check):
+    """The thirteenth token would need a fourth block, but it is the last. The first rule that holds decides."""
+    for last, params, reason in (
+        (7, {"max_tokens": 8}, "length"),
+        (EOS, {"max_tokens": 30}, "stop"),
+        (9, {"max_tokens": 30, "stop_token_ids": [9]}, "stop"),
+    ):
+        reasons, seq = reasons_for(small_pool(engine, check), check, [7] * 7 + [last], 5, params)
+        check.equal("the reasons", reasons, [None] * 7 + [reason])
+        check.true("the sequence has no error", seq.error is None)
+
+
+@case("ch06.finish_reason")
+def no_block_is_free_just_now(engine, check):
+    """Four blocks: A has three, and B has one, which is full. B can go on as soon as A makes room."""
+    desk = small_pool(engine, check, num_blocks=4)
+    desk.add(12, max_tokens=30)
+    seq = desk.add(4, max_tokens=30)
+    desk.prefill()
+    check.step(f"free blocks: {len(desk.manager.free_block_ids)}")
+    check.equal("finish_reason of B, which has five tokens and one block", desk.scheduler.finish_reason(seq), None)
+    check.true("B has no error", seq.error is None)
+
+
+@case("ch06.finish_reason")
+def the_others_go_on(engine, check):
+    """Whole steps. A outgrows the pool of three blocks and ends with an error. B, which had to wait for it, goes on."""
+    desk = small_pool(engine, check)
+    desk.bound()
+    desk.add(5, max_tokens=30)
+    desk.add(4, max_tokens=3)
+    for _ in range(40):
+        if desk.live:
+            desk.step(7)
+    ends = [(seq.finish_reason, seq.num_completion_tokens) for seq in desk.seqs]
+    check.equal("how A and B ended, and with how many tokens", ends, [("error", 8), ("length", 3)])
+    check.equal("blocks in use", len(desk.manager.used_block_ids), 0)

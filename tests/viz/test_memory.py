@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import nanovllm
 from nanovllm import LLM, SamplingParams
-from nanovllm.config import BUNDLED_MODELS
+from nanovllm.model_files import BUNDLED_MODELS
 from nanovllm.viz import memory
 from nanovllm.viz.memory import GB, PRESETS, MemoryBudget, Setting, budget_of, describe_budget, draw_budget, model_size
 
@@ -34,7 +34,7 @@ def test_a_token_takes_a_key_and_a_value_in_every_layer_and_kv_head():
     assert model_size("Qwen3-8B").kv_bytes_per_token() == 36 * 8 * (128 + 128) * 2
     assert model_size("Qwen3-8B", 4).kv_bytes_per_token() == 36 * 2 * (128 + 128) * 2
     with LLM("qwen3-tiny", num_kvcache_blocks=3, kvcache_block_size=16, device="cpu") as llm:
-        assert llm.model_runner.kv_cache.nbytes == 3 * 16 * model_size("qwen3-tiny").kv_bytes_per_token(4)
+        assert llm.llm_engine.model_runner.kv_cache.nbytes == 3 * 16 * model_size("qwen3-tiny").kv_bytes_per_token(4)
 
 
 @pytest.mark.parametrize("num_tokens", [400, 1200])

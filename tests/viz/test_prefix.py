@@ -15,6 +15,7 @@ from nanovllm.viz.prefix import (
     first_difference,
     measure_waste,
     simulate,
+    simulation_table,
 )
 
 
@@ -148,6 +149,17 @@ def test_the_cache_saves_what_it_found(seventy_percent):
     text = describe_simulation(seventy_percent, 100)
     assert "70 start with the common prefix, 69 found something in the cache" in text
     assert f"{seventy_percent.prefill_tokens} prefill tokens" in text
+
+
+def test_tokens_are_computed_again_only_where_somebody_was_preempted(seventy_percent):
+    roomy, tight = simulate(num_blocks=200), seventy_percent
+    prompts = sum(request.prompt_tokens for request in roomy.requests)
+    assert roomy.preemptions == roomy.preemptions_without_cache == 0
+    assert roomy.prefill_tokens_without_cache == prompts
+    assert roomy.prefill_tokens == prompts - sum(request.cached_tokens for request in roomy.requests)
+    assert tight.prefill_tokens_without_cache > prompts and tight.preemptions_without_cache > tight.preemptions > 0
+    row = f"again</td><td>{tight.preemptions}</td><td>{tight.preemptions_without_cache}</td>"
+    assert row in simulation_table(tight)
 
 
 def test_without_a_common_prefix_nothing_is_found():

@@ -6,15 +6,19 @@ import hashlib
 import itertools
 import json
 import sys
+import threading
+import time
 
 import pytest
+import torch
 
 import nanovllm.viz
 from nanovllm import LLM, SamplingParams
-from nanovllm.config import Config, resolve_model
+from nanovllm.config import Config
 from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.trace import TraceRecorder
+from nanovllm.model_files import resolve_model
 from nanovllm.viz.block_table import describe_step
 from nanovllm.viz.record import record, record_scheduler
 from nanovllm.viz.trace import check_trace, complete_events, find_problems, load_trace, save_trace
@@ -274,28 +278,27 @@ def test_events_that_nobody_reported_are_derived(story):
     assert complete_events(copy.deepcopy(story)) == story  # nothing is told twice
 
 
-class SilentBlockManagerScheduler(Scheduler):
-    """Like a learner's: it works, but tells the recorder nothing."""
-
-    def add(self, seq):
-        recorder, self.recorder = self.recorder, None
-        super().add(seq)
-        self.recorder = recorder
+class SilentScheduler(Scheduler):
+    """Like a learner's: it works, but by none of the methods at which a recorder watches."""
 
     def schedule(self):
-        recorder, self.recorder = self.recorder, None
-        self.block_manager.recorder = None
+        things = (self, self.block_manager)
+        watched = [{name: vars(thing).pop(name) for name in list(vars(thing)) if name in WATCHED} for thing in things]
         try:
             return super().schedule()
         finally:
-            self.recorder = recorder
+            for thing, methods in zip(things, watched, strict=True):
+                vars(thing).update(methods)
+
+
+WATCHED = ("admit", "preempt", "refusal", "_share", "_append_new_block", "_register")
 
 
 def test_a_scheduler_that_reports_nothing_is_recorded_all_the_same():
     config = Config("qwen3-tiny", max_model_len=64, kvcache_block_size=4, num_kvcache_blocks=16, device="cpu")
     prompts = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7], [9]]
     params = SamplingParams(max_tokens=4, ignore_eos=True)
-    trace = record_scheduler(SilentBlockManagerScheduler(config), config, prompts, params, arrive=[0, 1, 5])
+    trace = record_scheduler(SilentScheduler(config), config, prompts, params, arrive=[0, 1, 5])
     assert check_trace(trace) == []
     assert [entry["prompt_ids"] for entry in trace["seqs"].values()] == prompts
     assert {"event": "share", "seq": 1, "block": 0, "derived": True} in trace["steps"][2]["events"]
@@ -303,11 +306,8 @@ def test_a_scheduler_that_reports_nothing_is_recorded_all_the_same():
 
 def test_several_preemptions_in_a_step_are_derived_newest_first():
     config = Config("qwen3-tiny", max_model_len=16, kvcache_block_size=4, num_kvcache_blocks=7, device="cpu")
-    scheduler = SilentBlockManagerScheduler(config)
-    scheduler.output_lengths.extend([1] * 8)  # expecting short answers, it admits more than fits
-    scheduler.sorted_lengths = [1] * 8
     prompts = [[10 * n + k for k in range(1, 5)] for n in range(5)]
-    trace = record_scheduler(scheduler, config, prompts, SamplingParams(max_tokens=10), seed=3)
+    trace = record_scheduler(SilentScheduler(config), config, prompts, SamplingParams(max_tokens=10), seed=3)
     preempted = [[e["seq"] for e in step["events"] if e["event"] == "preempt"] for step in trace["steps"]]
     assert max(map(len, preempted)) > 1, preempted
     assert check_trace(trace) == []
@@ -316,10 +316,10 @@ def test_several_preemptions_in_a_step_are_derived_newest_first():
 class ForgetfulScheduler(Scheduler):
     """Like a learner's: wrong after a while."""
 
-    def postprocess(self, seqs, token_ids, is_prefill):
-        if not is_prefill:
+    def postprocess(self, seqs, token_ids):
+        if seqs[0].num_completion_tokens:
             raise KeyError("seq")
-        super().postprocess(seqs, token_ids, is_prefill)
+        super().postprocess(seqs, token_ids)
 
 
 def test_a_run_that_raises_is_drawn_up_to_there():
@@ -347,14 +347,15 @@ SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 64,
 
 def interrupt(llm, calls):
     """Have the model raise in these of its calls."""
-    run, count = llm.model_runner.run, itertools.count()
+    runner, count = llm.llm_engine.model_runner, itertools.count()
+    run = runner.run
 
     def run_or_raise(seqs, is_prefill):
         if next(count) in calls:
             raise InterruptedError("somebody pressed Ctrl-C")
         return run(seqs, is_prefill)
 
-    llm.model_runner.run = run_or_raise
+    runner.run = run_or_raise
 
 
 def test_a_run_that_was_interrupted_keeps_the_rules_and_says_so():
@@ -389,17 +390,20 @@ def test_record_is_the_function_even_after_the_module_of_that_name_was_imported(
 def test_lists_of_different_length_are_refused():
     config = Config("qwen3-tiny", max_model_len=64, kvcache_block_size=4, num_kvcache_blocks=16, device="cpu")
     scheduler = Scheduler(config)
+    before = set(vars(scheduler))
     with pytest.raises(ValueError, match="got 2 prompts, 2 params and 1 arrivals"):
         record_scheduler(scheduler, config, [[1], [2]], SamplingParams(), arrive=[0])
-    assert scheduler.recorder is None
+    assert set(vars(scheduler)) == before
 
 
 def test_a_run_of_a_model_is_recorded_with_its_texts():
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     with LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, num_kvcache_blocks=16, max_model_len=64) as llm:
         expected = llm.generate("Once upon a time", params, use_tqdm=False)[0]
+        things = (llm, llm.llm_engine, llm.scheduler, llm.scheduler.block_manager)
+        before = [set(vars(thing)) for thing in things]
         trace = record(llm, ["Once upon a time", "The sun"], [params, params], arrive=[0, 3])
-        assert llm.scheduler.recorder is None
+        assert [set(vars(thing)) for thing in things] == before  # nobody watches any more
     assert check_trace(trace) == []
     first, second = trace["seqs"].values()
     assert (first["name"], second["name"]) == ("A", "B")  # although the engine has served others before
@@ -407,3 +411,73 @@ def test_a_run_of_a_model_is_recorded_with_its_texts():
     assert first["output_ids"] == expected["token_ids"]
     assert (first["arrive"], second["arrive"]) == (1, 4)
     assert all(step["ms"] > 0 for step in trace["steps"][1:])
+
+
+def test_a_recorder_may_come_and_go_while_another_thread_runs_the_engine():
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    traces, is_over = [], threading.Event()
+    with LLM("qwen3-tiny", **SMALL) as llm:
+
+        def serve():
+            while not is_over.is_set():
+                llm.generate(["Once upon a time", "Once upon a day", "The sun"], params, use_tqdm=False)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            for i in range(15):
+                recorder = TraceRecorder(llm)
+                time.sleep(0.01 * (i % 4))
+                recorder.detach()
+                traces.append(recorder.trace)
+        finally:
+            is_over.set()
+            server.join()
+    assert sum(len(trace["steps"]) for trace in traces) > 30
+    for trace in traces:
+        assert check_trace(complete_events(trace), complete=False) == []
+
+
+class OldestGoes(Scheduler):
+    """A learner's experiment."""
+
+    def choose_victim(self, seq):
+        return self.running[0]
+
+
+def test_whom_an_own_rule_preempts_is_no_mistake():
+    config = Config("qwen3-tiny", max_model_len=16, kvcache_block_size=4, num_kvcache_blocks=7, device="cpu")
+    prompts = [[10 * n + k for k in range(1, 5)] for n in range(5)]
+    trace = record_scheduler(OldestGoes(config), config, prompts, SamplingParams(max_tokens=10), seed=3)
+    preempted = [event for step in trace["steps"] for event in step["events"] if event["event"] == "preempt"]
+    assert preempted and check_trace(trace) == []
+    del trace["config"]["own_victims"]
+    assert any("was preempted, but the newest running sequence is" in problem for problem in check_trace(trace))
+
+
+def test_a_gpu_without_memory_for_a_step_makes_smaller_ones():
+    with LLM("qwen3-tiny", **SMALL) as llm:
+        runner, count = llm.llm_engine.model_runner, itertools.count()
+        run = runner.run
+
+        def run_out_once(seqs, is_prefill):
+            if next(count) == 1:
+                raise torch.OutOfMemoryError("planted")
+            return run(seqs, is_prefill)
+
+        runner.run = run_out_once
+        prompts = ["Once upon a time there was a little cat", "The sun was warm", "The rain fell"]
+        trace = record(llm, prompts, SamplingParams(temperature=0, max_tokens=6))
+    assert [step["kind"] for step in trace["steps"][:3]] == ["init", "prefill", "init"]
+    refusals = [e["reason"] for step in trace["steps"] for e in step["events"] if e["event"] == "refuse"]
+    assert "max_seqs" in refusals and len(prompts) < trace["config"]["max_num_seqs"]
+    assert check_trace(trace) == []
+
+
+def test_an_engine_that_works_one_step_ahead_is_told_what_to_leave_out():
+    from nanovllm.levers import step_ahead
+
+    with LLM("qwen3-tiny", **SMALL) as llm:
+        llm.llm_engine.__class__ = step_ahead.LLMEngineLever
+        with pytest.raises(ValueError, match=r"unlike nanovllm\.levers\.step_ahead; make the engine without it"):
+            record(llm, ["Once upon a time"], SamplingParams(max_tokens=4))

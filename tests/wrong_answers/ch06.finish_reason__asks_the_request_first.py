@@ -15,6 +15,9 @@ def finish_reason(self, seq):
         return "stop"
     if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
         return "length"
+    if seq.num_blocks > self.block_manager.num_blocks:
+        seq.error = "the sequence has outgrown the KV-cache pool"
+        return "error"
     return None
 
 
@@ -26,4 +29,9 @@ def finish_reason(self, seq):
     if last in wanted.stop_token_ids or (last in self.eos and not wanted.ignore_eos):
         return "stop"
     left = min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - seq.num_tokens)
-    return None if left > 0 else "length"
+    if left <= 0:
+        return "length"
+    if seq.num_blocks <= self.block_manager.num_blocks:
+        return None
+    seq.error = "too long for the pool"
+    return "error"

@@ -15,6 +15,9 @@ def finish_reason(self, seq):
         reason = "stop"
     elif seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
         reason = "length"
+    elif seq.num_blocks > self.block_manager.num_blocks:
+        seq.error = "the sequence has outgrown the KV-cache pool"
+        reason = "error"
     if reason:
         self.finish(seq, reason)
     return reason
@@ -34,4 +37,9 @@ def finish_reason(self, seq):
         seq.stop_reason = last
         return end("stop")
     left = min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - seq.num_tokens)
-    return None if left > 0 else end("length")
+    if left <= 0:
+        return end("length")
+    if seq.num_blocks <= self.block_manager.num_blocks:
+        return None
+    seq.error = "too long for the pool"
+    return end("error")

@@ -15,6 +15,9 @@ def finish_reason(self, seq):
     if seq.last_token in params.stop_token_ids:
         seq.stop_reason = seq.last_token
         return "stop"
+    if seq.num_blocks > self.block_manager.num_blocks:
+        seq.error = "the sequence has outgrown the KV-cache pool"
+        return "error"
     return None
 
 
@@ -29,4 +32,7 @@ def finish_reason(self, seq):
         seq.stop_reason = token
     if is_end or is_stop:
         return "stop"
+    if len(self.block_manager.blocks) < seq.num_blocks:
+        seq.error = f"{len(seq)} tokens are more than the KV cache holds"
+        return "error"
     return None

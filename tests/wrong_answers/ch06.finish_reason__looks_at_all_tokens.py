@@ -15,6 +15,9 @@ def finish_reason(self, seq):
         return "stop"
     if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
         return "length"
+    if seq.num_blocks > self.block_manager.num_blocks:
+        seq.error = "the sequence has outgrown the KV-cache pool"
+        return "error"
     return None
 
 
@@ -27,4 +30,9 @@ def finish_reason(self, seq):
         seq.stop_reason = seq.last_token
         return "stop"
     left = min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - seq.num_tokens)
-    return None if left > 0 else "length"
+    if left <= 0:
+        return "length"
+    if seq.num_blocks <= self.block_manager.num_blocks:
+        return None
+    seq.error = "too long for the pool"
+    return "error"

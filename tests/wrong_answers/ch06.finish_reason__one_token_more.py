@@ -14,6 +14,9 @@ def finish_reason(self, seq):
         return "stop"
     if seq.num_completion_tokens > params.max_tokens or seq.num_tokens >= self.max_model_len:
         return "length"
+    if seq.num_blocks > self.block_manager.num_blocks:
+        seq.error = "the sequence has outgrown the KV-cache pool"
+        return "error"
     return None
 
 
@@ -28,4 +31,9 @@ def finish_reason(self, seq):
         return "stop"
     too_many = len(seq) - seq.num_prompt_tokens > wishes.max_tokens
     too_long = len(seq) >= self.max_model_len
-    return "length" if too_many or too_long else None
+    if too_many or too_long:
+        return "length"
+    if len(self.block_manager.blocks) < seq.num_blocks:
+        seq.error = f"{len(seq)} tokens are more than the KV cache holds"
+        return "error"
+    return None

@@ -8,9 +8,9 @@ out for nothing. Ask can_append first.
 # --- first
 def make_room(self, seq):
     while True:
-        newest = self.running[-1]
-        self.preempt(newest)
-        if newest is seq:
+        victim = self.choose_victim(seq)
+        self.preempt(victim)
+        if victim is seq:
             return False
         if self.block_manager.can_append(seq):
             return True
@@ -18,9 +18,9 @@ def make_room(self, seq):
 
 # --- second
 def make_room(self, seq):
-    last = self.running[-1]
+    last = self.choose_victim(seq)
     self.preempt(last)
     while last is not seq and not self.block_manager.can_append(seq):
-        last = self.running[-1]
+        last = self.choose_victim(seq)
         self.preempt(last)
     return last is not seq

@@ -8,9 +8,9 @@ frees none. Ask again, until there really is one.
 # --- first
 def make_room(self, seq):
     if not self.block_manager.can_append(seq):
-        newest = self.running[-1]
-        self.preempt(newest)
-        if newest is seq:
+        victim = self.choose_victim(seq)
+        self.preempt(victim)
+        if victim is seq:
             return False
     return True
 
@@ -19,6 +19,6 @@ def make_room(self, seq):
 def make_room(self, seq):
     if self.block_manager.can_append(seq):
         return True
-    newest = self.running[-1]
-    self.preempt(newest)
-    return newest is not seq
+    victim = self.choose_victim(seq)
+    self.preempt(victim)
+    return victim is not seq

@@ -8,12 +8,13 @@ that nothing is forgotten: call preempt.
 # --- first
 def make_room(self, seq):
     while not self.block_manager.can_append(seq):
-        newest = self.running.pop()
-        self.block_manager.deallocate(newest)
-        newest.status = SequenceStatus.WAITING
-        newest.num_scheduled_tokens = 0
-        self.waiting.appendleft(newest)
-        if newest is seq:
+        victim = self.choose_victim(seq)
+        self.running.remove(victim)
+        self.block_manager.deallocate(victim)
+        victim.status = SequenceStatus.WAITING
+        victim.num_scheduled_tokens = 0
+        self.waiting.appendleft(victim)
+        if victim is seq:
             return False
     return True
 
@@ -22,7 +23,8 @@ def make_room(self, seq):
 def make_room(self, seq):
     gone = None
     while gone is not seq and not self.block_manager.can_append(seq):
-        gone = self.running.pop()
+        gone = self.choose_victim(seq)
+        del self.running[self.running.index(gone)]
         gone.status, gone.num_scheduled_tokens = SequenceStatus.WAITING, 0
         self.waiting.insert(0, gone)
         self.block_manager.deallocate(gone)

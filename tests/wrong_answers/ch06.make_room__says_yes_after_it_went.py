@@ -8,9 +8,9 @@ gives it a block and a place in the step. Tell the two ends of the loop apart.
 # --- first
 def make_room(self, seq):
     while not self.block_manager.can_append(seq):
-        newest = self.running[-1]
-        self.preempt(newest)
-        if newest is seq:
+        victim = self.choose_victim(seq)
+        self.preempt(victim)
+        if victim is seq:
             break
     return True
 
@@ -19,6 +19,7 @@ def make_room(self, seq):
 def make_room(self, seq):
     is_here = True
     while is_here and not self.block_manager.can_append(seq):
-        is_here = self.running[-1] is not seq
-        self.preempt(self.running[-1])
+        victim = self.choose_victim(seq)
+        is_here = victim is not seq
+        self.preempt(victim)
     return 1 == 1

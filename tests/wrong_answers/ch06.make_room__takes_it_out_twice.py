@@ -1,16 +1,17 @@
 # ruff: noqa
 DIAGNOSIS = """
-You take the sequence out of running yourself, and then preempt, which takes it out, too, does not find it. Look at the
-newest without removing it.
+You take the sequence out of running yourself, and then preempt, which takes it out, too, does not find it. Leave it
+where it is: preempt does all that belongs to it.
 """
 
 
 # --- first
 def make_room(self, seq):
     while not self.block_manager.can_append(seq):
-        newest = self.running.pop()
-        self.preempt(newest)
-        if newest is seq:
+        victim = self.choose_victim(seq)
+        self.running.remove(victim)
+        self.preempt(victim)
+        if victim is seq:
             return False
     return True
 
@@ -19,9 +20,10 @@ def make_room(self, seq):
 def make_room(self, seq):
     fits = self.block_manager.can_append
     while not fits(seq):
-        newest = list(self.running)[-1]
-        self.running.remove(newest)
-        self.preempt(newest)
-        if newest == seq:
+        place = self.running.index(self.choose_victim(seq))
+        victim = self.running[place]
+        del self.running[place]
+        self.preempt(victim)
+        if victim == seq:
             return False
     return True

@@ -1,7 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
-The sequence that asks goes at once, even when newer ones are running. Under pressure the oldest is thrown out again and
-again, just before it is done, and much is computed twice. The newest goes first; it may be the one that asks.
+The sequence that asks goes at once, whoever choose_victim would have named. Under pressure the oldest is thrown out
+again and again, just before it is done, and much is computed twice. Ask choose_victim; it may be the one that asks.
 """
 
 

@@ -1,16 +1,16 @@
 # ruff: noqa
 DIAGNOSIS = """
 You take the blocks from the oldest sequence, which has the most tokens to compute again. Under pressure nobody gets
-to the end: whoever is about to finish is thrown out. The newest is at the other end of running.
+to the end: whoever is about to finish is thrown out. choose_victim says who goes.
 """
 
 
 # --- first
 def make_room(self, seq):
     while not self.block_manager.can_append(seq):
-        newest = self.running[0]
-        self.preempt(newest)
-        if newest is seq:
+        oldest = self.running[0]
+        self.preempt(oldest)
+        if oldest is seq:
             return False
     return True
 

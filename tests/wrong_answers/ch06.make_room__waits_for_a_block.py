@@ -1,16 +1,16 @@
 # ruff: noqa
 DIAGNOSIS = """
-You look for somebody newer to preempt, and when there is nobody you ask again, and again: nothing will ever change,
-for nobody else is going to give up a block. The sequence that asks is a candidate, too.
+When the sequence that has to go is the one that asks, you ask again, and again: nothing will ever change, for nobody
+else is going to give up a block. The sequence that asks is a candidate, too.
 """
 
 
 # --- first
 def make_room(self, seq):
     while not self.block_manager.can_append(seq):
-        newest = self.running[-1]
-        if newest is not seq:
-            self.preempt(newest)
+        victim = self.choose_victim(seq)
+        if victim is not seq:
+            self.preempt(victim)
     return True
 
 
@@ -19,6 +19,6 @@ def make_room(self, seq):
     while True:
         if self.block_manager.can_append(seq):
             return True
-        for other in [self.running[-1]]:
+        for other in [self.choose_victim(seq)]:
             if other.seq_id != seq.seq_id:
                 self.preempt(other)

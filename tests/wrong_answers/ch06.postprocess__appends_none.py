@@ -5,7 +5,7 @@ A prompt that was cut has no sampled token: there is None in its place, and you 
 
 
 # --- first
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for seq, token_id in zip(seqs, token_ids):
         seq.num_cached_tokens += seq.num_scheduled_tokens
         seq.num_scheduled_tokens = 0
@@ -16,7 +16,7 @@ def postprocess(self, seqs, token_ids, is_prefill):
 
 
 # --- second
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for i in range(len(seqs)):
         seq, token = seqs[i], token_ids[i]
         stored, seq.num_scheduled_tokens = seq.num_scheduled_tokens, 0

@@ -6,7 +6,7 @@ happens to end with an end token is over before it was read.
 
 
 # --- first
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for seq, token_id in zip(seqs, token_ids):
         seq.num_cached_tokens += seq.num_scheduled_tokens
         seq.num_scheduled_tokens = 0
@@ -18,7 +18,7 @@ def postprocess(self, seqs, token_ids, is_prefill):
 
 
 # --- second
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for i in range(len(seqs)):
         seq, token = seqs[i], token_ids[i]
         stored, seq.num_scheduled_tokens = seq.num_scheduled_tokens, 0

@@ -6,7 +6,7 @@ next step. The sequence would skip it, and attend to a slot that nobody has writ
 
 
 # --- first
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for seq, token_id in zip(seqs, token_ids):
         seq.num_cached_tokens += seq.num_scheduled_tokens
         seq.num_scheduled_tokens = 0
@@ -20,7 +20,7 @@ def postprocess(self, seqs, token_ids, is_prefill):
 
 
 # --- second
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for i in range(len(seqs)):
         seq, token = seqs[i], token_ids[i]
         stored, seq.num_scheduled_tokens = seq.num_scheduled_tokens, 0

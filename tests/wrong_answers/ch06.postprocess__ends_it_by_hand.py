@@ -6,7 +6,7 @@ answer. finish does all that belongs to an end.
 
 
 # --- first
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for seq, token_id in zip(seqs, token_ids):
         seq.num_cached_tokens += seq.num_scheduled_tokens
         seq.num_scheduled_tokens = 0
@@ -17,11 +17,10 @@ def postprocess(self, seqs, token_ids, is_prefill):
         if reason:
             seq.status, seq.finish_reason = SequenceStatus.FINISHED, reason
             self.running.remove(seq)
-            self.finished.append(seq)
 
 
 # --- second
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for i in range(len(seqs)):
         seq, token = seqs[i], token_ids[i]
         stored, seq.num_scheduled_tokens = seq.num_scheduled_tokens, 0
@@ -31,6 +30,5 @@ def postprocess(self, seqs, token_ids, is_prefill):
             why = self.finish_reason(seq)
             if why is not None:
                 self.running.remove(seq)
-                self.finished += [seq]
                 seq.finish_reason = why
                 seq.status = SequenceStatus.FINISHED

@@ -6,7 +6,7 @@ same chunk is computed in every step, and the prompt never ends.
 
 
 # --- first
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for seq, token_id in zip(seqs, token_ids):
         if token_id is None:
             continue
@@ -19,7 +19,7 @@ def postprocess(self, seqs, token_ids, is_prefill):
 
 
 # --- second
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for i in range(len(seqs)):
         seq, token = seqs[i], token_ids[i]
         if token is None:

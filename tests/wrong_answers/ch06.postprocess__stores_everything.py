@@ -6,7 +6,7 @@ never be computed. num_scheduled_tokens says how far this step got.
 
 
 # --- first
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for seq, token_id in zip(seqs, token_ids):
         seq.num_cached_tokens = seq.num_tokens
         seq.num_scheduled_tokens = 0
@@ -19,7 +19,7 @@ def postprocess(self, seqs, token_ids, is_prefill):
 
 
 # --- second
-def postprocess(self, seqs, token_ids, is_prefill):
+def postprocess(self, seqs, token_ids):
     for i in range(len(seqs)):
         seq, token = seqs[i], token_ids[i]
         seq.num_scheduled_tokens = 0

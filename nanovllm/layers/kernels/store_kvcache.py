@@ -1,8 +1,8 @@
 """Writing keys and values into the paged KV cache, one Triton program a token."""
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 @triton.jit
@@ -17,7 +17,7 @@ def store_kvcache_kernel(  # type: ignore[no-untyped-def]
     ROW_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Copy row `program_id` of key and value to its slot; a row is num_kv_heads * head_dim numbers."""
+    """Copy a row of key and of value, num_kv_heads * head_dim numbers each, to its slot."""
     token = tl.program_id(0)
     # 64-bit: slot * row size passes 2^31 in a large cache.
     slot = tl.load(slot_mapping_ptr + token).to(tl.int64)
@@ -30,7 +30,7 @@ def store_kvcache_kernel(  # type: ignore[no-untyped-def]
 
 
 def store_kvcache_triton(
-    key: torch.Tensor, value: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor
+    key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor
 ) -> None:
     """Same as `nanovllm.layers.attention.store_kvcache`, in one kernel launch.
 

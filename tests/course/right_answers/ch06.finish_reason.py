@@ -7,5 +7,9 @@ def finish_reason(self, seq):
         if seq[-1] not in ends:
             seq.stop_reason = seq[-1]
         return "stop"
-    room = min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - len(seq))
-    return None if room > 0 else "length"
+    if min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - len(seq)) <= 0:
+        return "length"
+    if len(seq) <= seq.block_size * len(self.block_manager.blocks):
+        return None
+    seq.error = f"{len(seq)} tokens do not fit into the KV cache; ask for fewer"
+    return "error"

@@ -1,0 +1,34 @@
+# ruff: noqa
+DIAGNOSIS = """
+The reason is "error", but seq.error stays None. Whoever gets such a result asks why, and what to do about it: write a
+sentence into seq.error.
+"""
+
+
+# --- first
+def finish_reason(self, seq):
+    params = seq.sampling_params
+    if not params.ignore_eos and seq.last_token in self.eos:
+        return "stop"
+    if seq.last_token in params.stop_token_ids:
+        seq.stop_reason = seq.last_token
+        return "stop"
+    if seq.num_completion_tokens >= params.max_tokens or seq.num_tokens >= self.max_model_len:
+        return "length"
+    if seq.num_blocks > self.block_manager.num_blocks:
+        return "error"
+    return None
+
+
+# --- second
+def finish_reason(self, seq):
+    wanted, last = seq.sampling_params, seq.last_token
+    if last in self.eos and not wanted.ignore_eos:
+        return "stop"
+    if last in wanted.stop_token_ids:
+        seq.stop_reason = last
+        return "stop"
+    left = min(wanted.max_tokens - seq.num_completion_tokens, self.max_model_len - seq.num_tokens)
+    if left <= 0:
+        return "length"
+    return None if seq.num_blocks <= len(self.block_manager.blocks) else "error"
