@@ -51,7 +51,10 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # A temporary folder of this run's own: some tests look at what is left in it, and the common one is busy.
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="pytest-nanovllm-")
+    # Beside that of a run which started this one, not in it: the path of a socket has room for 107 characters.
+    prefix, folder = "pytest-nanovllm-", tempfile.gettempdir()
+    folder = os.path.dirname(folder) if os.path.basename(folder).startswith(prefix) else folder
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=prefix, dir=folder)
     # Removed at the end, after multiprocessing has removed its own folder in it (at priority -100).
     Finalize(None, shutil.rmtree, args=(tempfile.tempdir, True), exitpriority=-200)
     # Tiny matrices: more threads only wait for each other.
