@@ -343,6 +343,8 @@ def diagnose(exercise: Exercise, verdict: Verdict) -> tuple[str, str]:
         if print_ == verdict.fingerprint:
             return name, diagnosis
     assert verdict.finding is not None
+    if verdict.finding.likely:
+        return "", verdict.finding.likely
     alike = [(name, diagnosis) for name, diagnosis, _, key in known if key == list(verdict.finding.key)]
     return (alike[0][0], f"Perhaps: {alike[0][1]}") if len(alike) == 1 else ("", "")
 

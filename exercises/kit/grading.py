@@ -9,7 +9,12 @@ them together are a fingerprint of how a function behaves, and by that known mis
         '''Two requests share a block. The first one ends.'''
         manager = engine.get("engine.block_manager:BlockManager")(num_blocks=8, block_size=4)
         ...
-        check.equal("reference count of the shared block", manager.blocks[0].ref_count, 1)
+        check.equal("reference count of the shared block", manager.blocks[0].ref_count, 1,
+                    says={0: "The block was freed although the other request still uses it."})
+
+What `says` says is shown as the likely mistake if that observation is the first that is wrong: a string, a dict from
+wrong values to strings, or a function of the wrong value that returns a string or None. Say what went wrong in plain
+words; it must be true whenever it is said. A step's `says` is about an error that is raised before the next step.
 """
 
 import hashlib
@@ -33,6 +38,7 @@ STEPS_SHOWN = 10
 PRINTS_SHOWN = 2000  # characters
 CASE_MARK = "\0case "  # a line of it tells where the prints of a case begin
 LONGEST_VALUE = 400
+Says = str | dict[Any, str] | Callable[[Any], str | None] | None
 # What the plugged-in engine works on: shared prefixes, prompts that are cut into chunks, and too few blocks for all.
 # It is the plain engine, which admits whatever fits right now, and has to preempt when answers grow.
 PROMPTS = [
@@ -64,6 +70,7 @@ class Finding:
     expected: str = ""
     got: str = ""
     error: tuple[str, ...] = ()
+    likely: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -117,22 +124,41 @@ class Check:
         self.observations: list[tuple[str, str, str]] = []
         self.steps: list[str] = []
         self.first: tuple[str, str, str, tuple[str, ...]] | None = None
+        self.likely = ""  # what the first finding means
+        self._raise_says: Says = None
 
-    def step(self, text: str) -> None:
-        """Tell what happens next; the learner reads the last few of these when something is wrong."""
+    def step(self, text: str, says: Says = None) -> None:
+        """Tell what happens next; the learner reads the last few of these when something is wrong.
+
+        Args:
+            says: what it means if an error is raised in this step; keys and arguments are names of exceptions.
+        """
         self.steps.append(text)
+        self._raise_says = says
 
-    def equal(self, what: str, got: Any, expected: Any) -> bool:
-        """Observe a value; it should equal `expected`. Give plain lists and numbers: their text is compared."""
+    def equal(self, what: str, got: Any, expected: Any, says: Says = None) -> bool:
+        """Observe a value; it should equal `expected`. Give plain lists and numbers: their text is compared.
+
+        Args:
+            says: what it means if it does not, see above.
+        """
         self.observations.append((what, _text(got), _text(expected)))
         is_right = _same(got, expected)
         if not is_right and self.first is None:
             self.first = (what, _text(expected), _text(got), tuple(self.steps[-STEPS_SHOWN:]))
+            self.likely = _meaning(says, got)
         return is_right
 
-    def true(self, what: str, condition: Any) -> bool:
+    def true(self, what: str, condition: Any, says: Says = None) -> bool:
         """Observe whether something holds that should."""
-        return self.equal(what, bool(condition), True)
+        return self.equal(what, bool(condition), True, says)
+
+    def raised(self, error: str) -> None:
+        """The case ended with an exception of that name."""
+        self.observations.append(("raised", error, "no error"))
+        if self.first is None:
+            self.first = ("an error", "no error", error, tuple(self.steps[-STEPS_SHOWN:]))
+            self.likely = _meaning(self._raise_says, error)
 
 
 def _same(got: Any, expected: Any) -> bool:
@@ -146,6 +172,17 @@ def _same(got: Any, expected: Any) -> bool:
 def _text(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]} ... ({len(text)} characters)"
+
+
+def _meaning(says: Says, value: Any) -> str:
+    """What a wrong value says about the mistake, "" if nothing."""
+    if isinstance(says, dict):
+        as_key = tuple(value) if isinstance(value, list) else value  # True is not 1: their texts differ
+        return next((text for wrong, text in says.items() if _text(wrong) == _text(as_key)), "")
+    try:
+        return str((says(value) if callable(says) else says) or "")
+    except Exception:  # the value may be anything
+        return ""
 
 
 Case = Callable[[Engine, Check], None]
@@ -200,17 +237,14 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
         try:
             function(Engine(package), check)
         except Exception as raised:
-            error = runner.describe_error(raised, package)
-            check.observations.append(("raised", type(raised).__name__, "no error"))
-            if check.first is None:
-                check.first = ("an error", "no error", type(raised).__name__, tuple(check.steps[-STEPS_SHOWN:]))
-            else:
-                error = ()  # a consequence of what was wrong before it
+            # After a wrong observation it is a consequence.
+            error = () if check.first else runner.describe_error(raised, package)
+            check.raised(type(raised).__name__)
         hasher.update(repr((function.__name__, [entry[:2] for entry in check.observations])).encode())
         num_failed += check.first is not None
         if check.first and finding is None:
             what, expected, got, steps = check.first
-            finding = Finding(function.__name__, story, steps, what, expected, got, error)
+            finding = Finding(function.__name__, story, steps, what, expected, got, error, check.likely)
         if function.__name__ == keep:
             kept[keep] = check.observations
     return Verdict(hasher.hexdigest(), finding, kept, len(cases), num_failed)

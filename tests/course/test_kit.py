@@ -135,6 +135,22 @@ def test_an_array_where_a_list_is_expected_is_shown_not_raised():
     assert array.first == ("the tokens", "[1, 2, 3]", "array([1, 2, 3])", ())
 
 
+def test_what_a_wrong_observation_means_is_said_once_by_the_first_that_is_wrong():
+    says = {0: "freed too early", (1, 2): "a tuple", "KeyError": "looked up too late"}
+    found = []
+    for got, meaning in ((0, says), ([], says), ([1, 2], says), (False, says), (3, lambda got: f"{got} blocks"), (3, lambda got: got.x), (2, "why")):
+        check = grading.Check()
+        check.equal("blocks", 1, 1, says="never said")
+        check.equal("blocks", got, 1, says=meaning)
+        check.true("more", False, says="a consequence")
+        found.append(check.likely)
+    assert found == ["freed too early", "", "a tuple", "", "3 blocks", "", "why"]
+    check = grading.Check()
+    check.step("one", says=says)
+    check.raised("KeyError")
+    assert check.likely == "looked up too late"
+
+
 def test_errors_at_different_steps_are_different_mistakes():
     findings = [grading.Finding("c", "s", (step,), "an error", error=("ValueError: no",)) for step in ("one", "two")]
     assert findings[0].key != findings[1].key
