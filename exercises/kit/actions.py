@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import checks, grading, manifest, runner, source, stubs
-from .assemble import Mine, Package, assemble
+from .assemble import Mine, Package, Without, assemble
 from .checks import Result
 from .report import Message
 from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
@@ -95,12 +95,28 @@ def reset(exercise_id: str) -> Message:
     return Message(f"{exercise.id}  is a stub again", [("", text)])
 
 
-def mine() -> Mine:
+def mine(*open_ids: str, **options: Any) -> Mine:
     """Your engine: ours, with every function that you have written in its place.
 
     Shown, it is the map of what is yours. `mine().LLM("qwen3-tiny")` runs it; `mine().export(path)` keeps it.
+
+    Args:
+        open_ids: open exercises whose answers are to take part, for example "ch06.choose_victim".
+        options: of its `LLM`, for those who do not say otherwise, for example `max_num_seqs=8`.
     """
-    return Mine()
+    return Mine(open_ids=open_ids, options=options)
+
+
+def without(exercise_id: str) -> Without:
+    """Our engine, which lacks the function of an exercise; used like `mine()`, to see what the function is for.
+
+    Raises:
+        KeyError: there is no such function in the engine.
+    """
+    exercise = manifest.get(exercise_id)
+    if not exercise.splice:
+        raise KeyError(f"{exercise_id} is no part of the engine, so there is none without it")
+    return Without(exercise)
 
 
 @guarded

@@ -21,7 +21,7 @@ from typing import Any
 
 from . import manifest, source
 from .manifest import ROOT, Exercise
-from .workspace import Answer, Workspace, digest
+from .workspace import Answer, Workspace, digest, parse
 
 KEPT_PACKAGES = 100
 KEPT_SECONDS = 3600.0
@@ -102,10 +102,10 @@ def splice(text: str, answers: list[Answer], path: str) -> tuple[str, list[Piece
     tree, lines = ast.parse(text), text.splitlines()
     edits: list[tuple[int, int, list[str], Answer, int, int]] = []
     for answer in answers:
-        node = source.find(tree, answer.exercise.qualname)
-        outer = source.find(tree, answer.exercise.qualname.split(".")[0])
+        node = source.find(tree, answer.exercise.place)
+        outer = source.find(tree, answer.exercise.place.split(".")[0])
         if node is None or outer is None:
-            raise source.SourceError(f"{path} has no {answer.exercise.qualname}")
+            raise source.SourceError(f"{path} has no {answer.exercise.place}")
         for code, line in answer.extras:
             before = source.span(outer)[0]
             edits.append((before, before - 1, [*code.splitlines(), ""], answer, line, 0))
@@ -167,6 +167,9 @@ def combine(answers: Iterable[Answer], root: Path = ROOT) -> tuple[dict[str, str
     options: dict[str, Any] = {}
     by_path: dict[str, list[Answer]] = {}
     for answer in answers:
+        if answer.exercise.replaces:  # the file that it goes into does not import what labs.py does
+            imports = source.imports_of(answer.exercise.module_text(root), manifest.LABS)
+            answer = dataclasses.replace(answer, extras=(*((line, 0) for line in imports), *answer.extras))
         by_path.setdefault(answer.exercise.path, []).append(answer)
     for path, group in by_path.items():
         texts[path], new = splice(texts[path], group, path)
@@ -227,21 +230,75 @@ def _prune(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-class Mine:
-    """The learner's engine; what `mine()` returns. Shown, it is a map of who wrote what.
+class Assembled:
+    """An engine with some functions exchanged. `LLM`, `SamplingParams` and all other names of nanovllm are its own.
 
-    `LLM`, `SamplingParams` and all other public names of nanovllm are its own.
+    Args:
+        answers: what takes the place of our functions.
+        defaults: options of its `LLM`, for those who do not say otherwise.
     """
 
-    def __init__(self, workspace: Workspace | None = None) -> None:
-        self.workspace = workspace or Workspace()
-        self.answers = [answer for answer in self.workspace.answers() if answer.exercise.splice]
+    def __init__(self, answers: Iterable[Answer], defaults: Mapping[str, Any] | None = None) -> None:
+        self.answers = list(answers)
         self.package = assemble(self.answers)
         self._module = self.package.load()
-        self.LLM = _accepting(self._module, self.package.options)
+        self.LLM = _accepting(self._module, self.package.options, defaults or {})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_module"], name)
+
+
+class Without(Assembled):
+    """Our engine, which lacks one function; what `without(id)` returns."""
+
+    def __init__(self, exercise: Exercise) -> None:
+        super().__init__([parse(exercise, source.replace_body(exercise.reference(), exercise.without))])
+        does = "which does nothing" if exercise.without == "pass" else "which only does: " + exercise.without
+        self.text = f"Our engine without {exercise.place}, {does}"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Mine(Assembled):
+    """The learner's engine; what `mine()` returns. Shown, it is a map of who wrote what.
+
+    It grows: what functions that are still ours would bring, it does without (`manifest.features`).
+
+    Args:
+        open_ids: open exercises whose answers are to take part, too.
+        options: of its `LLM`, for those who do not say otherwise; they win over what it does without.
+    """
+
+    def __init__(
+        self, workspace: Workspace | None = None, open_ids: Iterable[str] = (), options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.workspace = workspace or Workspace()
+        opened = {exercise.id for exercise in manifest.select(open_ids)}
+        self.missing = [feature for feature in manifest.features() if not all(map(self.has, feature.exercises()))]
+        defaults = {key: value for feature in self.missing for key, value in feature.until.items()}
+        usable = self.workspace.answers()
+        answers = [answer for answer in usable if answer.exercise.splice or answer.exercise.id in opened]
+        super().__init__(answers, defaults | dict(options or {}))
+
+    def has(self, exercise: Exercise) -> bool:
+        """Whether the learner's function has passed."""
+        is_usable = self.workspace.answer(exercise).is_usable
+        return is_usable and self.workspace.known(exercise).get("status") == "passed"
+
+    def whose(self, *ids: str) -> str:
+        """Which functions of some exercises or chapters are the learner's in this engine, in a sentence.
+
+        Raises:
+            KeyError: there is no such exercise.
+        """
+        exercises = [exercise for exercise in manifest.select(ids) if exercise.path != "labs.py"]
+        theirs = {answer.exercise.id for answer in self.answers}
+        yours = [exercise.name for exercise in exercises if exercise.id in theirs]
+        ours = [exercise.name for exercise in exercises if exercise.id not in theirs]
+        if not yours:
+            return f"Nothing here is yours yet: {_listed(ours)} {_are(ours)} ours, and so is what you see."
+        return f"Yours: {_listed(yours)}." + (f" Still ours: {_listed(ours)}." if ours else "")
 
     def export(self, path: str | Path) -> Path:
         """Write a package of its own: the learner's engine with the model, to keep and to import anywhere.
@@ -261,7 +318,7 @@ class Mine:
     def rows(self) -> list[tuple[str, str, str]]:
         """Exercise, the function's place in the engine, and whose it is, for every function of the course."""
         theirs = {answer.exercise.id for answer in self.answers}
-        return [(e.id, f"{e.path}: {e.qualname}", self._whose(e, e.id in theirs)) for e in _spliced()]
+        return [(e.id, f"{e.path}: {e.place}", self._whose(e, e.id in theirs)) for e in _spliced()]
 
     def _whose(self, exercise: Exercise, is_theirs: bool) -> str:
         if is_theirs:
@@ -273,7 +330,19 @@ class Mine:
         rows = self.rows()
         width = max((len(place) for _, place, _ in rows), default=0)
         lines = [f"{'*' if whose.startswith('yours') else ' '} {place:{width}}  {whose}" for _, place, whose in rows]
-        return "\n".join([f"Your engine: {len(self.answers)} of {len(rows)} functions are yours", *lines])
+        head = f"Your engine: {self._num_theirs()} of {len(rows)} functions are yours"
+        return "\n".join([head, *lines, *self._grows()])
+
+    def _num_theirs(self) -> int:
+        return sum(answer.exercise.splice for answer in self.answers)
+
+    def _grows(self) -> list[str]:
+        """What it does without as yet, a line each."""
+        found = []
+        for feature in self.missing:
+            left = [exercise.id for exercise in feature.exercises() if not self.has(exercise)]
+            found.append(f"Until {_listed(left)} {_are(left)} passed it does without {feature.name}: {feature.says}.")
+        return found
 
     def _repr_html_(self) -> str:
         """The map: a row a file, a box a function; the learner's are filled, and marked for those who see no color."""
@@ -293,19 +362,28 @@ class Mine:
             f"<td style='{CELL}'>{' '.join(functions)}</td></tr>"
             for path, functions in boxes.items()
         )
-        head = f"<b>Your engine:</b> {len(self.answers)} of {len(self.rows())} functions are yours"
+        head = f"<b>Your engine:</b> {self._num_theirs()} of {len(self.rows())} functions are yours"
         key = " ".join(box(whose, whose) for whose in (*styles, "ours"))
-        return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table></div>"
+        grows = "".join(f"<div>{html.escape(line)}</div>" for line in self._grows())
+        return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table>{grows}</div>"
 
 
 def _spliced() -> list[Exercise]:
     return [exercise for exercise in manifest.load().values() if exercise.splice]
 
 
-def _accepting(module: ModuleType, options: dict[str, Any]) -> type:
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _accepting(module: ModuleType, options: dict[str, Any], defaults: Mapping[str, Any]) -> type:
     """The package's `LLM`, made to take parameters of another copy of the package, by their fields.
 
-    `options` win over what the caller asks for: they keep the learner's functions in use.
+    `options` win over what the caller asks for: they keep the learner's functions in use. `defaults` do not.
     """
 
     def adopt(value: Any) -> Any:
@@ -326,7 +404,7 @@ def _accepting(module: ModuleType, options: dict[str, Any]) -> type:
         return call
 
     def start(self: Any, model: Any, **kwargs: Any) -> None:
-        module.LLM.__init__(self, model, **with_options(kwargs, options))
+        module.LLM.__init__(self, model, **with_options({**defaults, **kwargs}, options))
 
     names = ("generate", "chat", "stream", "add_request", "beam_search")
     body = {"__init__": start, "__doc__": module.LLM.__doc__, "__module__": module.__name__}

@@ -3,7 +3,7 @@
 import ast
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +32,10 @@ class Exercise:
         bypassed_by: options of `LLM` and the values that keep faster paths from going around this function; the
             manifest's table [bypassed_by] has them by symbol.
         splice: False for what is not part of the engine; its source is in exercises/kit/labs.py.
+        kind: "" for most; "warm-up" for one of a line or two; "open" for one with many right answers, which takes a
+            function's place in the engine only on request.
+        replaces: the function of the engine whose place an open exercise takes.
+        without: what the engine does where the function is missing: the body of a function, as code.
         time_limit: seconds a check may take.
     """
 
@@ -45,6 +49,9 @@ class Exercise:
     needs: tuple[str, ...] = ()
     bypassed_by: Mapping[str, Any] = field(default_factory=dict)
     splice: bool = True
+    kind: str = ""
+    replaces: str = ""
+    without: str = "pass"
     time_limit: float = 5.0
     chapter_name: str = ""
 
@@ -74,9 +81,15 @@ class Exercise:
         return self.qualname.rsplit(".")[-1]
 
     @property
+    def place(self) -> str:
+        """What it is in an assembled package, for example "BlockManager.deallocate"; the module is `path`."""
+        return (self.replaces or self.symbol).split(":")[1]
+
+    @property
     def path(self) -> str:
-        """The module's file in an assembled package, for example "engine/block_manager.py"."""
-        return "labs.py" if self.module == LABS else "/".join(self.module.split(".")[1:]) + ".py"
+        """The file that it goes into in an assembled package, for example "engine/block_manager.py"."""
+        module = (self.replaces or self.symbol).split(":")[0]
+        return "labs.py" if module == LABS else "/".join(module.split(".")[1:]) + ".py"
 
     def module_text(self, root: Path = ROOT) -> str:
         """Source of the module that the function lives in."""
@@ -95,6 +108,47 @@ class Exercise:
         node = ast.parse(self.reference(root)).body[0]
         assert isinstance(node, source.Definition)
         return node
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that the learner's engine can do when some functions in it are theirs.
+
+    Args:
+        name: in a few words.
+        needs: ids of these functions, or chapters.
+        until: options of `LLM` for the time before.
+        says: what these mean, in a few words.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    until: Mapping[str, Any]
+    says: str
+
+    def exercises(self, root: Path = ROOT) -> list[Exercise]:
+        """The functions that it needs."""
+        return select(self.needs, root)
+
+
+def features(root: Path = ROOT) -> list[Feature]:
+    """What exercises unlock, in the manifest's order."""
+    path = root / MANIFEST
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("feature", []) if path.is_file() else []
+    return [Feature(**entry | {"needs": tuple(entry["needs"])}) for entry in entries]
+
+
+def select(ids: Iterable[str], root: Path = ROOT) -> list[Exercise]:
+    """The exercises of some ids and chapters, in the manifest's order; those of a chapter without the open ones.
+
+    Raises:
+        KeyError: there is none; the message names those that are close.
+    """
+    exercises, found = load(root), set()
+    for wanted in ids:
+        in_chapter = {e.id for e in exercises.values() if e.chapter == wanted and e.kind != "open"}
+        found |= in_chapter or {get(wanted, root).id}
+    return [exercise for exercise in exercises.values() if exercise.id in found]
 
 
 def load(root: Path = ROOT) -> dict[str, Exercise]:
