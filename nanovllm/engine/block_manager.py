@@ -73,9 +73,15 @@ class BlockManager:
     def compute_hash(token_ids: SequenceOf[int], prefix: int = NO_HASH) -> int:
         """64-bit hash of a full block: of its tokens and, through `prefix`, of everything before.
 
+        Equal blocks after equal prefixes have equal hashes, in every process. If a token, the order
+        of the tokens or the prefix is another, so is the hash, but for a very rare accident.
+
         Args:
-            token_ids: the tokens of the block.
-            prefix: hash of the block before it; -1 for the first block.
+            token_ids: the tokens of the block, each below 2**31; they stay as they are.
+            prefix: hash of the block before it, 0 included; -1 (`NO_HASH`) for the first block.
+
+        Returns:
+            a Python int from 0 to 2**64 - 1.
         """
         hasher = xxhash.xxh64()
         if prefix != NO_HASH:
@@ -84,7 +90,11 @@ class BlockManager:
         return hasher.intdigest()
 
     def can_allocate(self, seq: Sequence) -> bool:
-        """Whether there are enough free blocks for `allocate(seq)`, which shares what it can."""
+        """Whether there are enough free blocks for `allocate(seq)`, which shares what it can.
+
+        True or False. If the last free block is just used up, the answer is yes. Asking changes
+        nothing.
+        """
         return self.num_new_blocks(seq) <= len(self.free_block_ids)
 
     def num_new_blocks(self, seq: Sequence) -> int:
@@ -114,10 +124,11 @@ class BlockManager:
         return found
 
     def allocate(self, seq: Sequence) -> None:
-        """Give `seq` blocks for all its tokens in `block_table`: first shared ones, then new ones.
+        """Give `seq` blocks for all its tokens, prompt and answer, in the order of the tokens.
 
-        `num_cached_tokens` becomes the number of tokens in shared blocks: nobody computes them
-        again.
+        Afterwards `block_table` begins with the cached blocks that hold the longest prefix of
+        `seq`, which is one more owner of each; the rest are new ones. `num_cached_tokens` is the
+        number of tokens in the shared blocks: nobody computes them again.
 
         Raises:
             RuntimeError: the sequence has blocks already, or there are not enough (ask
@@ -138,10 +149,10 @@ class BlockManager:
     def deallocate(self, seq: Sequence) -> None:
         """Take all blocks of `seq` back.
 
-        Afterwards its block table is empty, and none of its tokens is cached. A block that nobody
-        else uses moves from the used ones to the right end of the free ones, and keeps its hash.
-        The tail goes first, so that it is evicted first: a block whose predecessor is gone cannot
-        be hit.
+        Afterwards its block table is an empty list, and `num_cached_tokens` is 0; its tokens stay.
+        A block that somebody else uses too has one owner less. The others are free now: they stand
+        at the right end of `free_block_ids`, the last of the table leftmost, and keep their hash.
+        The table may have no blocks, or one fewer than the tokens need.
         """
         for block_id in reversed(seq.block_table):
             block = self.blocks[block_id]
@@ -158,6 +169,9 @@ class BlockManager:
 
     def may_append(self, seq: Sequence) -> None:
         """Give `seq` one more block if its last token is the first of a new block.
+
+        Else nothing happens, also when no block is free. Asked twice for the same token, it gives
+        one block. It holds for blocks of every size, 1 included.
 
         Raises:
             RuntimeError: a block is needed and none is free (ask `can_append` first).
@@ -201,7 +215,10 @@ class BlockManager:
             self.hash_to_block_id[block.hash] = block.block_id
 
     def _share(self, block_id: int, seq: Sequence) -> None:
-        """Count `seq` as one more owner of a cached block, reviving it if it was free."""
+        """Count one more owner of a cached block, reviving it if it was free.
+
+        The block table of `seq` stays as it is: whoever calls this puts the block into it.
+        """
         block = self.blocks[block_id]
         if block.ref_count == 0:
             del self.free_block_ids[block_id]
@@ -209,11 +226,11 @@ class BlockManager:
         block.ref_count += 1
 
     def choose_block_to_evict(self) -> int:
-        """Which free block is taken next: the one that was freed longest ago (LRU)."""
+        """Id of the free block that is taken next: the one that was freed longest ago (LRU)."""
         return next(iter(self.free_block_ids))
 
     def _append_new_block(self, seq: Sequence) -> None:
-        """Hand a free block to `seq`, forgetting what it had cached."""
+        """Put a free block at the end of the table of `seq`, forgetting what it had cached."""
         if not self.free_block_ids:
             raise RuntimeError(f"no free block for sequence {seq.seq_id}")
         block_id = self.choose_block_to_evict()
