@@ -9,8 +9,12 @@ from typing import Any
 from . import checks, grading, manifest, runner, source, stubs
 from .assemble import Mine, Package, Without, assemble
 from .checks import Result
+from .predictions import predict, reveal
 from .report import Message
+from .staircase import staircase
 from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
+
+FIGURES = manifest.ROOT / "notebooks"  # figures.py, the pictures of the notebooks
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,10 +259,13 @@ def _conflict(current: Answer, new: Answer) -> Message:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """%load_ext exercises: %%exercise, check, show, hint, solution, reset and mine."""
+    """%load_ext exercises: %%exercise, and the words that a notebook of the course knows."""
     runner.prepare_triton()
     runner.warm_up()
     if not any(Workspace().folder.glob("ch*.py")):
         stubs.write_stubs(Workspace().folder)
     shell.register_magic_function(exercise, "line_cell")
-    shell.push({f.__name__: f for f in (check, show, hint, solution, reset, mine)})
+    if str(FIGURES) not in sys.path:
+        sys.path.append(str(FIGURES))
+    words = (check, show, hint, solution, reset, mine, without, predict, reveal, staircase)
+    shell.push({f.__name__: f for f in words})

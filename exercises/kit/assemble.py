@@ -93,23 +93,33 @@ def build_folder() -> Path:
 def splice(text: str, answers: list[Answer], path: str) -> tuple[str, list[Piece]]:
     """Put answers into the source of a module.
 
-    Helpers, imports and constants go before the class or function that the answer belongs to. Decorators come
-    from ours if the answer has none.
+    Helpers, imports and constants go before the class or function that the answer belongs to, those that several
+    answers share before the first of them. Decorators come from ours if the answer has none.
 
     Raises:
         SourceError: the module has no such function.
     """
     tree, lines = ast.parse(text), text.splitlines()
+    taken = source.bindings(tree.body, "nanovllm." + path.removesuffix(".py").replace("/", "."))
     edits: list[tuple[int, int, list[str], Answer, int, int]] = []
+    found = []
     for answer in answers:
         node = source.find(tree, answer.exercise.place)
         outer = source.find(tree, answer.exercise.place.split(".")[0])
         if node is None or outer is None:
             raise source.SourceError(f"{path} has no {answer.exercise.place}")
+        found.append((source.span(outer)[0], node, answer))
+    shared: set[tuple[str, str, int]] = set()
+    for before, node, answer in sorted(found, key=lambda entry: entry[0]):
+        known = source.bindings((child for child in tree.body if (child.end_lineno or 0) < before), path).keys()
+        known |= source.bindings((child for code, _ in answer.extras for child in ast.parse(code).body), path).keys()
         for code, line in answer.extras:
-            before = source.span(outer)[0]
-            edits.append((before, before - 1, [*code.splitlines(), ""], answer, line, 0))
+            if (answer.file, code, line) not in shared:
+                shared.add((answer.file, code, line))
+                new = source.localize(code, path, taken, known).splitlines()
+                edits.append((before, before - 1, [*new, ""], answer, line, 0))
         code, line = answer.function
+        code = source.localize(code, path, taken, known)
         (function,) = ast.parse(code).body
         assert isinstance(function, source.Definition)
         prefix = " " * node.col_offset
@@ -268,16 +278,21 @@ class Mine(Assembled):
     Args:
         open_ids: open exercises whose answers are to take part, too.
         options: of its `LLM`, for those who do not say otherwise; they win over what it does without.
+        only_passed: leave out what is written and has not passed.
     """
 
     def __init__(
-        self, workspace: Workspace | None = None, open_ids: Iterable[str] = (), options: Mapping[str, Any] | None = None
+        self,
+        workspace: Workspace | None = None,
+        open_ids: Iterable[str] = (),
+        options: Mapping[str, Any] | None = None,
+        only_passed: bool = False,
     ) -> None:
         self.workspace = workspace or Workspace()
         opened = {exercise.id for exercise in manifest.select(open_ids)}
         self.missing = [feature for feature in manifest.features() if not all(map(self.has, feature.exercises()))]
         defaults = {key: value for feature in self.missing for key, value in feature.until.items()}
-        usable = self.workspace.answers()
+        usable = [answer for answer in self.workspace.answers() if self.has(answer.exercise) or not only_passed]
         answers = [answer for answer in usable if answer.exercise.splice or answer.exercise.id in opened]
         super().__init__(answers, defaults | dict(options or {}))
 

@@ -6,12 +6,16 @@ truth; notebooks and commands only write into it. What has been checked is kept 
 
 import ast
 import contextlib
+import dataclasses
+import difflib
 import hashlib
+import itertools
 import json
 import os
 import re
 import time
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from .manifest import ROOT, Exercise
 
 MARKER = re.compile(r"^# --- (ch\d\d\.\w+)\s*$")
 FOLDER_VARIABLE = "NANOVLLM_EXERCISES"  # another folder for the learner's files: for tests, and for running notebooks
-FOREIGN = ("nanovllm", "exercises", "solutions", "tests")
+FOREIGN = ("exercises", "solutions", "tests")
 
 
 def digest(*texts: str) -> str:
@@ -48,7 +52,7 @@ class Answer:
         file: the file's name, for messages.
         line: line of `text` in the file.
         function: code and line of the function itself, decorators included.
-        extras: code and line of everything else: imports, helpers, constants.
+        extras: code and line of everything else: imports, helpers, constants, also those at the top of the file.
         is_stub: nothing has been written yet.
         problem: why it cannot be used, if it cannot.
     """
@@ -68,16 +72,24 @@ class Answer:
         return not self.is_stub and self.problem is None
 
 
-def parse(exercise: Exercise, text: str, file: str = "", line: int = 1) -> Answer:
-    """Take an answer apart; what is wrong with it is in `problem`."""
+def parse(exercise: Exercise, text: str, file: str = "", line: int = 1, top: str = "") -> Answer:
+    """Take an answer apart; what is wrong with it is in `problem`.
+
+    Args:
+        line: of `text` in its file.
+        top: the beginning of that file; what the answer uses of it belongs to the answer.
+    """
     answer = Answer(exercise, text.rstrip() + "\n", file or exercise.file_name, line)
-    try:
-        tree = ast.parse(answer.text)
-        compile(answer.text, answer.file, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        number = answer.line + (error.lineno or 1) - 1
-        quoted = f"\n    {error.text.rstrip()}" if error.text else ""
-        return _with(answer, problem=f"Python cannot read it: {error.msg}, in {answer.file}, line {number}{quoted}")
+    trees = []
+    for code, first in ((answer.text, line), (top, 1)):
+        try:
+            trees.append(ast.parse(code))
+            compile(code, answer.file, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            quoted = f"\n    {error.text.rstrip()}" if error.text else ""
+            place = f"{answer.file}, line {first + (error.lineno or 1) - 1}"
+            return _with(answer, problem=f"Python cannot read it: {error.msg}, in {place}{quoted}")
+    tree, above = trees
     functions = [node for node in tree.body if isinstance(node, source.Definition) and node.name == exercise.name]
     if len(functions) != 1:
         found = "not there" if not functions else f"there {len(functions)} times"
@@ -85,49 +97,87 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1) -> Answe
     (function,) = functions
     if not isinstance(function, ast.FunctionDef):
         return _with(answer, problem=f"{exercise.name} has to be a plain function, without async or class")
-    lines = answer.text.splitlines()
 
-    def piece(node: Any) -> tuple[str, int]:
+    def piece(node: Any, code: str, start: int) -> tuple[str, int]:
         first, last = source.span(node) if isinstance(node, source.Definition) else (node.lineno, node.end_lineno)
-        return "\n".join(lines[first - 1 : last]), answer.line + first - 1
+        return "\n".join(code.splitlines()[first - 1 : last]), start + first - 1
 
-    others = [node for node in tree.body if node is not function and not isinstance(node, ast.Expr)]
-    others = [node for node in others if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")]
-    answer = _with(answer, function=piece(function), extras=tuple(piece(node) for node in others))
+    taken = module_names(exercise)
+    others = [node for node in tree.body if node is not function and _counts(node, taken)]
+    used = {node.id for part in (function, *others) for node in ast.walk(part) if isinstance(node, ast.Name)}
+    shared = []
+    for node in reversed([node for node in above.body if _counts(node, taken)]):
+        if {"*", *used} & source.bindings([node], "").keys():
+            shared.insert(0, node)
+            used |= {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+    extras = [piece(node, top, 1) for node in shared] + [piece(node, answer.text, line) for node in others]
+    answer = _with(answer, function=piece(function, answer.text, line), extras=tuple(extras))
     if source.is_stub(function):
         return _with(answer, is_stub=True)
-    return _with(answer, problem=_objection(exercise, tree, function))
+    return _with(answer, problem=_objection(exercise, tree, function, [*shared, *others], taken))
+
+
+def module_names(exercise: Exercise) -> dict[str, str]:
+    """What the module that an answer goes into has already; see `source.bindings`."""
+    symbol = exercise.replaces or exercise.symbol
+    text = dataclasses.replace(exercise, symbol=symbol).module_text()
+    return source.bindings(ast.parse(text).body, symbol.split(":")[0])
+
+
+def _counts(node: ast.stmt, taken: dict[str, str]) -> bool:
+    """Whether a statement is needed in the engine: no test of the learner's, nothing that is there already."""
+    names = source.bindings([node], "").items()
+    is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    return bool(names) and not is_future and not names <= taken.items()
 
 
 def _with(answer: Answer, **changes: Any) -> Answer:
     return Answer(**(answer.__dict__ | changes))
 
 
-def _objection(exercise: Exercise, tree: ast.Module, function: source.Definition) -> str | None:
+def _objection(
+    exercise: Exercise, tree: ast.Module, function: ast.FunctionDef, helpers: list[ast.stmt], taken: dict[str, str]
+) -> str | None:
     """Why an answer that Python can read is none: another signature, or our own code under the hood."""
     reference = exercise.reference_node()
-    if isinstance(reference, ast.FunctionDef) and isinstance(function, ast.FunctionDef):
-        ours, theirs = ([argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
-                        for node in (reference, function))  # fmt: skip
-        if theirs[: len(ours)] != ours:
-            return f"its parameters are ({', '.join(theirs)}), but the engine calls it with ({', '.join(ours)})"
-    taken = {node.name for node in ast.parse(exercise.module_text()).body if isinstance(node, source.Definition)}
-    for helper in tree.body:
-        if isinstance(helper, source.Definition) and helper is not function and helper.name in taken:
-            return f"your helper {helper.name} has the name of something in the engine; give it another"
+    assert isinstance(reference, ast.FunctionDef)
+    ours, theirs = ([argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
+                    for node in (reference, function))  # fmt: skip
+    if theirs[: len(ours)] != ours:
+        return f"its parameters are ({', '.join(theirs)}), but the engine calls it with ({', '.join(ours)})"
+    found = [ast.unparse(node) for node in function.decorator_list]
+    for wanted in (ast.unparse(node) for node in reference.decorator_list):
+        is_there = wanted in found or wanted == "property" and any(name.endswith("property") for name in found)
+        if not is_there and wanted != "staticmethod":  # which is put back silently: nothing is called otherwise
+            return f'the line "@{wanted}" above it is gone; put it back: the engine relies on it'
+    for name, what in source.bindings(helpers, "").items():
+        if name in taken and taken[name] != what:
+            return f"your helper {name} has the name of something in the engine; give it another"
+    from_engine = set()
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""] if node.level == 0 else []
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("\n") == 0:
-            names = [node.value]
-        for name in names:
-            if name.split(".")[0] in FOREIGN:
-                return f"it refers to {name!r}: an answer has to do the work itself, not call ours"
-        is_super = isinstance(node, ast.Attribute) and ast.unparse(node.value).startswith("super()")
-        if is_super and node.attr == exercise.name:  # type: ignore[attr-defined]
-            return "it calls the function that it replaces"
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                modules = [source.origin(node, exercise.module)]
+                if any(f"{modules[0]}:{alias.name}" == exercise.symbol for alias in node.names):
+                    return "it imports the function that it is to be: an answer has to do the work itself"
+            if foreign := [name for name in modules if name.split(".")[0] in FOREIGN]:
+                return f"it imports {foreign[0]!r}: an answer has to do the work itself"
+            if any(name.split(".")[0] == "nanovllm" for name in modules):
+                from_engine |= source.bindings([node], exercise.module).keys()
+    has_parent = "." in exercise.qualname and hasattr(object, exercise.name) or _has_bases(exercise)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == exercise.name:
+            owner = ast.unparse(node.value)
+            if owner.split(".")[0] in from_engine or (owner.startswith("super()") and not has_parent):
+                return "it calls the function that it replaces"
     return None
+
+
+def _has_bases(exercise: Exercise) -> bool:
+    """Whether the class that the function belongs to has a parent."""
+    node = source.find(ast.parse(exercise.module_text()), exercise.qualname.split(".")[0])
+    return isinstance(node, ast.ClassDef) and bool(node.bases)
 
 
 def split(text: str) -> dict[str, tuple[int, str]]:
@@ -140,6 +190,41 @@ def split(text: str) -> dict[str, tuple[int, str]]:
                 sections[current] = (start, "\n".join(lines[start - 1 : number - 1]).strip("\n") + "\n")
             current, start = match[1], number + 1
     return sections
+
+
+def _lost_marker(exercise: Exercise, text: str) -> str:
+    """What to say if a file has an answer, but not the line that it is found by; "" if it has none."""
+    marker, lines = f"# --- {exercise.id}", text.splitlines()
+    known = {f"# --- {id_}" for id_ in manifest.load()}
+    comments = [line for line in lines if line.startswith("#") and line.strip() not in known]
+    near = difflib.get_close_matches(marker, comments, n=1, cutoff=0.8)
+    below = [i for i, line in enumerate(lines, start=1) if re.match(rf"def {exercise.name}\b", line)]
+    if near:
+        return f'the line "{marker}" is missing; write it in place of "{near[0]}", line {lines.index(near[0]) + 1}'
+    return (
+        f'the line "{marker}" is missing; write it above your "def {exercise.name}", line {below[0]}' if below else ""
+    )
+
+
+def _clash(answer: Answer, sections: dict[str, tuple[int, str]]) -> str | None:
+    """Two answers of one module may not have different helpers of one name: the later would take the other's place."""
+    exercises, mine = manifest.load(), _definitions(sections.get(answer.exercise.id, (0, ""))[1])
+    for other in itertools.takewhile(lambda id_: id_ != answer.exercise.id, sections):
+        if other in exercises and exercises[other].path == answer.exercise.path:
+            theirs = _definitions(sections[other][1])
+            if names := [name for name in mine if theirs.get(name, mine[name]) != mine[name]]:
+                return f"your helper {names[0]} is another one than in {other}; give it another name"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _definitions(text: str) -> dict[str, str]:
+    """Code of the functions and classes of a section."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    return {node.name: ast.dump(node) for node in body if isinstance(node, source.Definition)}
 
 
 def join(text: str, exercise_id: str, code: str) -> str:
@@ -167,9 +252,15 @@ class Workspace:
     def answer(self, exercise: Exercise) -> Answer:
         """What the learner has written; the stub if there is no file or no such section."""
         path = self.path(exercise)
-        sections = split(read(path)) if path.is_file() else {}
-        line, text = sections.get(exercise.id, (1, exercise.stub()))
-        return parse(exercise, text, f"{path.parent.name}/{path.name}", line)
+        file, text = f"{path.parent.name}/{path.name}", read(path) if path.is_file() else ""
+        sections = split(text)
+        if exercise.id not in sections and (problem := _lost_marker(exercise, text)):
+            return Answer(exercise, "", file, problem=f"{problem} in {file}")
+        line, section = sections.get(exercise.id, (1, exercise.stub()))
+        lines = text.splitlines()
+        first = next((i for i, line in enumerate(lines) if MARKER.match(line)), len(lines))
+        answer = parse(exercise, section, file, line, "\n".join(lines[:first]))
+        return _with(answer, problem=_clash(answer, sections)) if answer.is_usable else answer
 
     def answers(self) -> list[Answer]:
         """Everything that is written and can go into an engine, in the course's order."""
@@ -211,12 +302,20 @@ class Workspace:
 
     def known(self, exercise: Exercise) -> dict[str, Any]:
         """The part of `progress` that is about one exercise."""
-        return self.progress().get(exercise.id, {})
+        return self.recall(exercise.id)
 
     def note(self, exercise: Exercise, **facts: Any) -> None:
         """Remember facts about an exercise."""
+        self.remember(exercise.id, facts)
+
+    def recall(self, topic: str) -> dict[str, Any]:
+        """The part of `progress` that is about an exercise, or "guesses", or "staircase"."""
+        return self.progress().get(topic, {})
+
+    def remember(self, topic: str, facts: dict[str, Any]) -> None:
+        """Add facts to a part of `progress`."""
         progress = self.progress()
-        progress[exercise.id] = progress.get(exercise.id, {}) | facts
+        progress[topic] = progress.get(topic, {}) | facts
         path = self.folder / ".progress.json"
         temporary = path.with_suffix(".tmp")
         with contextlib.suppress(OSError):  # a folder that is read-only; this is only a cache

@@ -1,0 +1,148 @@
+"""Predictions: a question with a place for a guess, and later the truth beside it.
+
+A guess that was written down before the answer is seen is remembered better than an answer that was only read
+(Kapur, 2014, and the work on "predict, observe, explain"). It is kept in the learner's progress file.
+"""
+
+import re
+import sys
+from numbers import Real
+from typing import Any
+
+from .report import Message
+from .workspace import Workspace, digest
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+NOT_A_NUMBER = "That is no number."
+_asked: dict[str, "Prediction"] = {}
+
+
+class Prediction:
+    """A question and the learner's guess.
+
+    Args:
+        name: of the question, once in a notebook.
+        question: what it asks.
+        choices: the answers to choose from; None asks for a number.
+        unit: of the number, for example "%".
+    """
+
+    def __init__(self, name: str, question: str, choices: list[str] | None, unit: str) -> None:
+        self.name, self.question, self.unit = name, question, unit
+        self.choices = list(choices) if choices else None
+        self.guess: float | str | None = Workspace().recall("guesses").get(self._key)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.name}-{digest(self.question)}"
+
+    def answer(self, guess: Any) -> str:
+        """Take a guess down, and say what was understood; a number may come as text, with its unit."""
+        if guess is None or guess == "":
+            return ""
+        if self.choices:
+            if guess not in self.choices:
+                return f"Choose one of: {', '.join(self.choices)}."
+            self.guess = guess
+        else:
+            match = re.fullmatch(r"\s*(-?[\d,_ ]*\.?\d+)\s*(\D*)", str(guess))
+            if match is None:
+                return NOT_A_NUMBER
+            self.guess = float(re.sub("[,_ ]", "", match[1]))
+        Workspace().remember("guesses", {self._key: self.guess})
+        return f"Your guess: {self.text(self.guess)}. The answer comes below."
+
+    def text(self, value: Any) -> str:
+        """A value as it is said, with its unit."""
+        return f"{number(value)} {self.unit}".strip() if isinstance(value, Real) else str(value)
+
+    def __repr__(self) -> str:
+        example = repr(self.choices[0]) if self.choices else "50"
+        lines = [self.question, *(f"  - {choice}" for choice in self.choices or [])]
+        if self.guess is not None:
+            return "\n".join([*lines, f"Your guess: {self.text(self.guess)}"])
+        return "\n".join([*lines, f"To answer, add guess={example} to the call and run the cell again."])
+
+    def form(self) -> Any:
+        """The question as a widget. Tab goes to it, keys choose or type, and leaving a field takes the number."""
+        import ipywidgets
+
+        said = ipywidgets.HTML(self.answer(self.guess))
+        if self.choices:
+            value = self.guess if self.guess in self.choices else None
+            layout = ipywidgets.Layout(width="auto")
+            field: Any = ipywidgets.RadioButtons(options=self.choices, value=value, layout=layout)
+        else:
+            shown = "" if self.guess is None else number(self.guess)
+            field = ipywidgets.Text(shown, placeholder="a number", continuous_update=False, layout={"width": "9em"})
+
+        def take(change: Any) -> None:
+            said.value = self.answer(change["new"])
+
+        field.observe(take, "value")
+        row = ipywidgets.HBox([field, ipywidgets.Label(self.unit)]) if self.unit else field
+        title = ipywidgets.HTML(f"<b>{self.question}</b>")
+        form = ipywidgets.VBox([title, row, said], layout={"border": "1px solid #7f7f7f", "padding": "0.3em 0.8em"})
+        form.field = field
+        return form
+
+
+def number(value: Any) -> str:
+    """A number as it is said: whole, or with three digits that count."""
+    value = float(value)
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def predict(name: str, question: str, choices: list[str] | None = None, unit: str = "", guess: Any = None) -> None:
+    """Ask for a guess, in a small form; `reveal(name, truth)` in a later cell sets the truth beside it.
+
+    Args:
+        name: of the question, once in a notebook.
+        question: what you are asked.
+        choices: the answers to choose from; without them the answer is a number.
+        unit: of the number, for example "%".
+        guess: your answer, where no form can be shown.
+    """
+    prediction = _asked[name] = Prediction(name, question, choices, unit)
+    said = prediction.answer(guess)
+    form = None
+    if (shell := _kernel()) is not None:
+        try:
+            form = prediction.form()._repr_mimebundle_()
+        except ImportError:
+            form = None
+    if form is None or shell is None:
+        print(said if said and prediction.guess is None else repr(prediction))
+        return
+    from IPython.display import display
+
+    display({WIDGET_VIEW: form[WIDGET_VIEW], "text/plain": repr(prediction)}, raw=True)
+
+
+def reveal(name: str, truth: Any) -> None:
+    """The truth beside the guess that `predict` asked for.
+
+    Args:
+        name: the question's.
+        truth: a number, or one of its choices.
+    """
+    prediction = _asked.get(name) or Prediction(name, "", None, "")
+    it_is = prediction.text(truth)
+    if prediction.guess is None:
+        message = Message(f"It is {it_is}.", [("", "You made no guess this time.")] if prediction.question else [])
+    elif (guess := prediction.text(prediction.guess)) == it_is:
+        message = Message(f"You said {guess}, and so it is.", kind="passed")
+    else:
+        message = Message(f"You said {guess}. It is {it_is}.")
+    if _kernel() is None:
+        print(message)
+        return
+    from IPython.display import display
+
+    display(message)
+
+
+def _kernel() -> Any:
+    """The kernel's IPython, or None outside of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell if hasattr(shell, "kernel") else None
