@@ -40,6 +40,7 @@ ANSI_COLOR = re.compile(r"\x1b\[[\d;]*m")
 SOURCE_DIRECTIVE = re.compile(r"^(?:# ?)?\{\{source (?P<path>[^\s:}]+):(?P<symbol>[\w.]+)\}\}$")
 EXERCISE_DIRECTIVE = re.compile(r"^(?:# ?)?\{\{exercise (?P<id>[\w.]+)\}\}$")
 EXERCISE_CELL = re.compile(r"^%%exercise +(?P<id>[\w.]+)")
+PREDICT, REVEAL = (re.compile(rf"\b{word}\(\s*[\"']([^\"']+)[\"']") for word in ("predict", "reveal"))
 NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
@@ -82,13 +83,12 @@ def _exercise_cells(exercise_id: str, name: str, root: Path) -> list[NotebookNod
     exercise = manifest.load(root).get(exercise_id)
     if exercise is None:
         raise NotebookError(f"{name}: there is no exercise {exercise_id}")
+    kind = {"": f"Difficulty {exercise.difficulty} of 3", "warm-up": "A warm-up", "open": "Open"}[exercise.kind]
     before = f" Better after {', '.join(f'`{needed}`' for needed in exercise.needs)}." if exercise.needs else ""
     box = (
         f"### Exercise `{exercise.id}`: {exercise.title}\n\n"
-        f"*Difficulty {exercise.difficulty} of 3, about {exercise.minutes} minutes.*{before}\n\n"
-        f"Write the function below and run the cell: it is checked at once. The code is kept in"
-        f" `exercises/{exercise.file_name}`; you can write it there, too, and run"
-        f' `check("{exercise.id}")`. If you are stuck: `hint("{exercise.id}")`.'
+        f"*{kind}, about {exercise.minutes} minutes.*{before} Run the cell to check it;"
+        f' stuck: `hint("{exercise.id}")`. Your code is kept in `exercises/{exercise.file_name}`.'
     )
     ids = [hashlib.sha256(f"{exercise.id}/{part}".encode()).hexdigest()[:12] for part in ("box", "cell")]
     code = f"%%exercise {exercise.id}\n{exercise.stub(root)}"
@@ -120,9 +120,32 @@ def derive(source: Path, root: Path = ROOT) -> NotebookNode:
             if f"{{{{{kind}" in cells[-1].source:
                 raise NotebookError(f"{source.name}: cell {index + 1} has a malformed {kind} directive")
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
+    try:
+        cells_of_predictions(notebook)
+    except NotebookError as error:
+        raise NotebookError(f"{source.name}: {error}") from None
     notebook.nbformat_minor = 5
     notebook.metadata["nanovllm"] = {"source": f"src/{source.name}", "fingerprint": fingerprint(notebook)}
     return notebook
+
+
+def cells_of_predictions(notebook: NotebookNode) -> set[int]:
+    """The cells from each `predict("name", ...)` to its `reveal("name", ...)`: what they show would answer it.
+
+    Raises:
+        NotebookError: a prediction has no reveal after it, or more than one, or is there twice; or the reverse.
+    """
+    places: dict[str, list[tuple[int, str]]] = {}
+    for index, cell in enumerate(notebook.cells):
+        for kind, pattern in (("predict", PREDICT), ("reveal", REVEAL)):
+            for name in pattern.findall(cell.source) if cell.cell_type == "code" else []:
+                places.setdefault(name, []).append((index, kind))
+    hidden: set[int] = set()
+    for name, found in places.items():
+        if [kind for _, kind in found] != ["predict", "reveal"]:
+            raise NotebookError(f"{name!r} needs one predict and, after it, one reveal; there is {found}")
+        hidden.update(range(found[0][0], found[1][0] + 1))
+    return hidden
 
 
 def fingerprint(notebook: NotebookNode) -> str:
@@ -202,6 +225,13 @@ def trim_outputs(notebook: NotebookNode) -> None:
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA | {"nanovllm": notebook.metadata["nanovllm"]})
 
 
+def hide_answers(notebook: NotebookNode) -> None:
+    """Drop all that would answer a prediction before the reader has run it."""
+    for index in cells_of_predictions(notebook):
+        if notebook.cells[index].cell_type == "code":
+            notebook.cells[index].outputs = []
+
+
 def _is_kept(output: NotebookNode) -> bool:
     # A widget without a picture of itself, such as a progress bar, leaves nothing worth reading behind.
     data = output.get("data", {})
@@ -272,6 +302,7 @@ def _sync_one(source: Path, root: Path, run_all: bool) -> list[str]:
             execute(derived, target.parent, root)
         except NotebookError as error:
             return [f"{source.name}: {error}"]
+    hide_answers(derived)
     text = nbformat.writes(derived) + "\n"
     if current is None or target.read_text(encoding="utf-8") != text:
         target.write_text(text, encoding="utf-8")
