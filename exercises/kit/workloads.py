@@ -1,0 +1,68 @@
+"""Work for the open exercises: the same requests for everybody, through the real scheduler, without weights."""
+
+import random
+from typing import Any
+
+NUM_BLOCKS, BLOCK_SIZE = 48, 16
+STEPS_BETWEEN = 4  # a request arrives every so many steps
+ANSWER_TOKENS = 8
+RANDOM_FINDS = 17_356  # prompt tokens found in the cache if a random free block is evicted; the mean of 20 runs
+BAR = 19_100  # a tenth more
+
+
+def chat_service(num_requests: int = 400, seed: int = 0) -> list[list[int]]:
+    """Prompts of a small chat service, as token ids, in the order in which they arrive.
+
+    Two of five are documents that come once. The others are conversations with one of three assistants, which have a
+    system prompt of 96 tokens each; one of the assistants is asked most. A prompt is the whole conversation so far.
+    """
+    rng = random.Random(seed)
+
+    def text(length: int) -> list[int]:
+        return [rng.randrange(2000) for _ in range(length)]
+
+    assistants, prompts = [text(96) for _ in range(3)], []
+    talks: list[list[int]] = []
+    while len(prompts) < num_requests:
+        kind = rng.random()
+        if kind < 0.4:
+            prompts.append(text(rng.randint(100, 200)))
+            continue
+        if kind < 0.65 or not talks:
+            talks.append([*rng.choices(assistants, weights=[6, 3, 1])[0], *text(rng.randint(10, 30))])
+            talk = talks[-1]
+        else:
+            talk = rng.choice(talks[-6:])
+            talk += text(rng.randint(20, 50))
+        prompts.append(list(talk))
+        if len(talk) > 300:
+            talks.remove(talk)
+    return prompts
+
+
+def tokens_found(scheduler_class: Any, config_class: Any, sequence_class: Any, params_class: Any, seed: int = 0) -> int:
+    """Prompt tokens that an engine finds in its prefix cache while it serves `chat_service(seed=seed)`.
+
+    Args:
+        scheduler_class, config_class, sequence_class, params_class: of the engine, ours or a learner's.
+    """
+    config = config_class(
+        "qwen3-tiny",
+        max_model_len=512,
+        kvcache_block_size=BLOCK_SIZE,
+        num_kvcache_blocks=NUM_BLOCKS,
+        max_num_seqs=4,
+        max_num_batched_tokens=512,
+        device="cpu",
+    )
+    scheduler, params = scheduler_class(config), params_class(max_tokens=ANSWER_TOKENS, ignore_eos=True)
+    prompts, rng, step = chat_service(seed=seed), random.Random(seed), 0
+    seqs = [sequence_class(prompt, params, BLOCK_SIZE, i) for i, prompt in enumerate(prompts)]
+    waiting = list(reversed(seqs))
+    while waiting or not scheduler.is_finished():
+        if waiting and (step % STEPS_BETWEEN == 0 or scheduler.is_finished()):
+            scheduler.add(waiting.pop())
+        scheduled, _ = scheduler.schedule()
+        scheduler.postprocess(scheduled, [None if seq.is_cut else rng.randrange(1, 1000) for seq in scheduled])
+        step += 1
+    return sum(seq.num_prefix_hit_tokens for seq in seqs)
