@@ -100,7 +100,7 @@ def splice(text: str, answers: list[Answer], path: str) -> tuple[str, list[Piece
         SourceError: the module has no such function.
     """
     tree, lines = ast.parse(text), text.splitlines()
-    taken = source.bindings(tree.body, "nanovllm." + path.removesuffix(".py").replace("/", "."))
+    taken = source.bindings(tree.body, path)
     edits: list[tuple[int, int, list[str], Answer, int, int]] = []
     found = []
     for answer in answers:
@@ -111,15 +111,16 @@ def splice(text: str, answers: list[Answer], path: str) -> tuple[str, list[Piece
         found.append((source.span(outer)[0], node, answer))
     shared: set[tuple[str, str, int]] = set()
     for before, node, answer in sorted(found, key=lambda entry: entry[0]):
-        known = source.bindings((child for child in tree.body if (child.end_lineno or 0) < before), path).keys()
-        known |= source.bindings((child for code, _ in answer.extras for child in ast.parse(code).body), path).keys()
+        above = [child for child in tree.body if (child.end_lineno or 0) < before]
+        own = [child for code, _ in answer.extras for child in ast.parse(code).body]
+        known = source.bindings([*above, *own], path)
         for code, line in answer.extras:
             if (answer.file, code, line) not in shared:
                 shared.add((answer.file, code, line))
                 new = source.localize(code, path, taken, known).splitlines()
                 edits.append((before, before - 1, [*new, ""], answer, line, 0))
         code, line = answer.function
-        code = source.localize(code, path, taken, known)
+        code = source.localize(code, path, (), known)
         (function,) = ast.parse(code).body
         assert isinstance(function, source.Definition)
         prefix = " " * node.col_offset

@@ -4,9 +4,12 @@ The text outside of what is replaced stays as it is, byte for byte, so line numb
 """
 
 import ast
+import builtins
 import textwrap
+from collections.abc import Collection, Container, Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -104,6 +107,16 @@ def is_stub(function: Definition) -> bool:
     return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
 
 
+def is_empty(function: Definition) -> bool:
+    """Whether a function does nothing: its body is `pass`, `...`, a docstring or a bare `return`."""
+    nothing = (ast.Pass, ast.Return, ast.Expr)
+    values = [getattr(node, "value", None) for node in function.body]
+    return all(isinstance(node, nothing) for node in function.body) and all(
+        value is None or (isinstance(value, ast.Constant) and (value.value is None or isinstance(node, ast.Expr)))
+        for node, value in zip(function.body, values, strict=True)
+    )
+
+
 def same_code(one: Definition, other: Definition) -> bool:
     """Whether two functions are the same but for comments, layout, docstrings and annotations."""
     return _bare(one) == _bare(other)
@@ -134,6 +147,87 @@ def indent(code: str, prefix: str) -> list[str]:
     return [prefix + line if line.strip() and number not in inside else line for number, line in lines]
 
 
+def origin(node: ast.ImportFrom, module: str) -> str:
+    """Full name of the module that is imported from, in `module`."""
+    parent = module.rsplit(".", node.level)[0] + "." if node.level else ""
+    return f"{parent}{node.module or ''}".rstrip(".")
+
+
+def bindings(nodes: Iterable[ast.AST], module: str, own: str = "") -> dict[str, str]:
+    """The names that statements of `module` bind, and what each is: equal texts mean the same thing.
+
+    Args:
+        own: what defines a name if it is not imported; the module unless told otherwise.
+    """
+    own = own or module
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {
+                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom):
+            found |= {a.asname or a.name: f"{origin(node, module)}:{a.name}" for a in node.names}
+        elif isinstance(node, Definition):
+            found[node.name] = f"{own}:{node.name}"
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] = f"{own}:{node.id}"
+        elif not isinstance(node, ast.comprehension | ast.Lambda):
+            found |= bindings(ast.iter_child_nodes(node), module, own)
+    return found
+
+
+def localize(code: str, path: str, taken: Collection[str], known: Container[str]) -> str:
+    """`code` as it has to read in a file of an assembled package; its lines stay where they are.
+
+    Imports of the engine become relative, names that the file has are not imported once more, and annotations that
+    cannot be looked up yet become strings.
+
+    Args:
+        path: the file in the package.
+        taken: names that the file has.
+        known: names that can be looked up where the code stands.
+    """
+    edits: list[tuple[Any, str]] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            new = _import(node, path, taken)
+            edits += [(node, new)] if new != ast.unparse(node) else []
+        for field in ("annotation", "returns"):
+            annotation = getattr(node, field, None)
+            names = [part.id for part in ast.walk(annotation) if isinstance(part, ast.Name)] if annotation else []
+            if annotation and any(name not in known and not hasattr(builtins, name) for name in names):
+                edits.append((annotation, repr(ast.unparse(annotation))))
+    lines = code.encode().split(b"\n")  # columns count bytes
+    for node, new in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
+        first, last = node.lineno - 1, node.end_lineno - 1
+        line = lines[first][: node.col_offset] + new.encode() + lines[last][node.end_col_offset :]
+        lines[first : last + 1] = [line, *[b""] * (last - first)]
+    return b"\n".join(lines).decode()
+
+
+def _import(node: ast.Import | ast.ImportFrom, path: str, taken: Collection[str]) -> str:
+    names = [alias for alias in node.names if not bindings([_only(node, alias)], "").keys() <= set(taken)]
+    if isinstance(node, ast.ImportFrom):
+        root, _, rest = (node.module or "").partition(".")
+        if root == "nanovllm" and not node.level:
+            node = ast.ImportFrom(rest or None, [], path.count("/") + 1)
+        return ast.unparse(_only(node, *names)) if names else "pass"
+    parts = []
+    for alias in names:
+        root, _, rest = alias.name.partition(".")
+        name = "__name__.partition('.')[0]" + (f" + '.{rest}'" if rest else "")
+        what = f"__import__({name}, fromlist=['_'])" if alias.asname else f"__import__({name})"
+        ours = f"{alias.asname or root} = {what}"
+        parts.append(ours if root == "nanovllm" else ast.unparse(_only(node, alias)))
+    return "; ".join(parts) or "pass"
+
+
+def _only(node: Any, *names: ast.alias) -> Any:
+    """An import with fewer names."""
+    return type(node)(**{field: getattr(node, field, None) for field in node._fields} | {"names": list(names)})
+
+
 @lru_cache(maxsize=64)
 def imports_of(text: str, module: str) -> tuple[str, ...]:
     """Import lines that give a file the same names as `module` has, whose source is `text`.
@@ -145,9 +239,8 @@ def imports_of(text: str, module: str) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             lines.append(ast.unparse(node))
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            parent = module.rsplit(".", node.level)[0] + "." if node.level else ""
             names = ", ".join(ast.unparse(alias) for alias in node.names if alias.name != "TYPE_CHECKING")
-            lines += [f"from {parent}{node.module or ''}".rstrip(".") + f" import {names}"] if names else []
+            lines += [f"from {origin(node, module)} import {names}"] if names else []
         elif isinstance(node, Definition) and not module.endswith(".labs"):  # whose functions are answers
             own.append(node.name)
         elif isinstance(node, ast.Assign):

@@ -24,6 +24,7 @@ from .manifest import ROOT, Exercise
 
 MARKER = re.compile(r"^# --- (ch\d\d\.\w+)\s*$")
 FOLDER_VARIABLE = "NANOVLLM_EXERCISES"  # another folder for the learner's files: for tests, and for running notebooks
+IMPORTS = (ast.Import, ast.ImportFrom)
 FOREIGN = ("exercises", "solutions", "tests")
 
 
@@ -102,31 +103,40 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1, top: str
         first, last = source.span(node) if isinstance(node, source.Definition) else (node.lineno, node.end_lineno)
         return "\n".join(code.splitlines()[first - 1 : last]), start + first - 1
 
+    module = (exercise.replaces or exercise.symbol).split(":")[0]
     taken = module_names(exercise)
-    others = [node for node in tree.body if node is not function and _counts(node, taken)]
-    used = {node.id for part in (function, *others) for node in ast.walk(part) if isinstance(node, ast.Name)}
-    shared = []
-    for node in reversed([node for node in above.body if _counts(node, taken)]):
-        if {"*", *used} & source.bindings([node], "").keys():
+    others = [node for node in tree.body if node is not function and _counts(node, module, taken)]
+    used = {"*"} | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    others = [node for node in others if not isinstance(node, IMPORTS) or used & source.bindings([node], "").keys()]
+    shared: list[ast.stmt] = []
+    for node in reversed([node for node in above.body if _counts(node, module, taken)]):
+        names = source.bindings([node], "").keys()
+        if used & (names - taken.keys() if isinstance(node, IMPORTS) else names):
             shared.insert(0, node)
             used |= {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
     extras = [piece(node, top, 1) for node in shared] + [piece(node, answer.text, line) for node in others]
     answer = _with(answer, function=piece(function, answer.text, line), extras=tuple(extras))
     if source.is_stub(function):
         return _with(answer, is_stub=True)
-    return _with(answer, problem=_objection(exercise, tree, function, [*shared, *others], taken))
+    # Imports at the top are derived, for several modules; of one name, the engine's module has the right one.
+    helpers = [node for node in shared if not isinstance(node, IMPORTS)] + others
+    return _with(answer, problem=_objection(exercise, tree, function, helpers, taken))
 
 
 def module_names(exercise: Exercise) -> dict[str, str]:
     """What the module that an answer goes into has already; see `source.bindings`."""
-    symbol = exercise.replaces or exercise.symbol
-    text = dataclasses.replace(exercise, symbol=symbol).module_text()
-    return source.bindings(ast.parse(text).body, symbol.split(":")[0])
+    place = dataclasses.replace(exercise, symbol=exercise.replaces or exercise.symbol)
+    return _bindings(place.module_text(), place.module)
 
 
-def _counts(node: ast.stmt, taken: dict[str, str]) -> bool:
+@lru_cache(maxsize=64)
+def _bindings(text: str, module: str) -> dict[str, str]:
+    return source.bindings(ast.parse(text).body, module)
+
+
+def _counts(node: ast.stmt, module: str, taken: dict[str, str]) -> bool:
     """Whether a statement is needed in the engine: no test of the learner's, nothing that is there already."""
-    names = source.bindings([node], "").items()
+    names = source.bindings([node], module, "yours").items()
     is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
     return bool(names) and not is_future and not names <= taken.items()
 
@@ -147,13 +157,14 @@ def _objection(
         return f"its parameters are ({', '.join(theirs)}), but the engine calls it with ({', '.join(ours)})"
     found = [ast.unparse(node) for node in function.decorator_list]
     for wanted in (ast.unparse(node) for node in reference.decorator_list):
-        is_there = wanted in found or wanted == "property" and any(name.endswith("property") for name in found)
+        is_there = wanted in found or (wanted == "property" and any(name.endswith("property") for name in found))
         if not is_there and wanted != "staticmethod":  # which is put back silently: nothing is called otherwise
             return f'the line "@{wanted}" above it is gone; put it back: the engine relies on it'
-    for name, what in source.bindings(helpers, "").items():
+    module = (exercise.replaces or exercise.symbol).split(":")[0]
+    for name, what in source.bindings(helpers, module, "yours").items():
         if name in taken and taken[name] != what:
             return f"your helper {name} has the name of something in the engine; give it another"
-    from_engine = set()
+    from_engine: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names]
@@ -165,7 +176,7 @@ def _objection(
                 return f"it imports {foreign[0]!r}: an answer has to do the work itself"
             if any(name.split(".")[0] == "nanovllm" for name in modules):
                 from_engine |= source.bindings([node], exercise.module).keys()
-    has_parent = "." in exercise.qualname and hasattr(object, exercise.name) or _has_bases(exercise)
+    has_parent = ("." in exercise.qualname and hasattr(object, exercise.name)) or _has_bases(exercise)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == exercise.name:
             owner = ast.unparse(node.value)

@@ -15,6 +15,7 @@ def num_blocks(self):
 
 
 # --- second
+@property
 def num_blocks(self):
     if not hasattr(self, "_num_blocks"):
         self._num_blocks = -(-self.num_tokens // self.block_size)
