@@ -1,0 +1,193 @@
+"""What a notebook does beside checking: guesses are held, the engine grows, and a staircase shows by how much."""
+
+import nbformat
+import pytest
+
+from exercises.kit import actions, manifest, notebooks, predictions, source, staircase
+from exercises.kit.assemble import Mine
+from exercises.kit.predictions import Prediction, predict, reveal
+
+EXERCISES = manifest.load()
+SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 8, "max_model_len": 32, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked(monkeypatch):
+    monkeypatch.setattr(predictions, "_asked", {})
+
+
+def solve(workspace, *ids, status="passed"):
+    for exercise in manifest.select(ids):
+        workspace.write(exercise, exercise.reference())
+        workspace.note(exercise, status=status)
+
+
+# Predictions.
+
+
+def test_without_widgets_a_guess_is_an_argument(capsys):
+    predict("share", "Which share?", unit="%")
+    assert "Which share?" in (shown := capsys.readouterr().out) and "guess=50" in shown
+    predict("share", "Which share?", unit="%", guess=50)
+    assert "Your guess: 50 %" in capsys.readouterr().out
+    reveal("share", 23.4)
+    assert "You said 50 %. It is 23.4 %." in capsys.readouterr().out
+
+
+def test_an_unanswered_question_is_no_error(capsys):
+    predict("which", "Which goes first?", choices=["the head", "the tail"])
+    reveal("which", "the tail")
+    reveal("never asked", 7)
+    shown = capsys.readouterr().out
+    assert "It is the tail." in shown and "no guess" in shown and "It is 7." in shown
+
+
+def test_a_right_guess_is_told_so(capsys):
+    predict("steps", "How many steps?", guess="1,024 steps")
+    reveal("steps", 1024)
+    assert "You said 1,024, and so it is." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("guess", "says"), [("many", "That is no number."), ("", ""), (None, "")])
+def test_what_is_no_guess_is_not_taken(guess, says):
+    prediction = Prediction("a", "How many?", None, "")
+    assert prediction.answer(guess) == says and prediction.guess is None
+
+
+def test_a_guess_outlives_the_kernel_but_not_its_question(monkeypatch, capsys):
+    predict("a", "How many?", guess=3)
+    monkeypatch.setattr(predictions, "_asked", {})
+    predict("a", "How many?")
+    predict("b", "How many?")
+    reveal("a", 4)
+    reveal("b", 4)
+    assert "You said 3. It is 4." in (shown := capsys.readouterr().out) and "You made no guess" in shown
+    assert Prediction("a", "How many others?", None, "").guess is None
+
+
+@pytest.mark.parametrize(("choices", "typed", "guess"), [(None, " 1,024.5 %", 1024.5), (["x", "y"], "y", "y")])
+def test_the_form_holds_what_is_typed_or_chosen(choices, typed, guess):
+    prediction = Prediction("a", "How many?", choices, "%")
+    form = prediction.form()
+    assert prediction.guess is None and form.field.value in ("", None)
+    form.field.value = typed
+    assert prediction.guess == guess
+    assert "Your guess" in form.children[-1].value
+    assert Prediction("a", "How many?", choices, "%").form().field.value in ("1,024", "y")
+
+
+def notebook_of(*cells):
+    made = [nbformat.v4.new_code_cell(cell, outputs=[nbformat.v4.new_output("stream", text="!")]) for cell in cells]
+    return nbformat.v4.new_notebook(cells=made)
+
+
+def test_nothing_that_answers_a_prediction_is_stored():
+    notebook = notebook_of("1", 'predict("a", "?")', "print(2)", 'x = 3\nreveal("a", x)', "4")
+    notebooks.hide_answers(notebook)
+    assert [len(cell.outputs) for cell in notebook.cells] == [1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [['predict("a", "?")'], ['reveal("a", 1)', 'predict("a", "?")'], ['predict("a", "?")'] * 2 + ['reveal("a", 1)']],
+)
+def test_a_prediction_has_one_reveal_after_it(cells):
+    with pytest.raises(notebooks.NotebookError, match="'a' needs one predict and, after it, one reveal"):
+        notebooks.cells_of_predictions(notebook_of(*cells))
+
+
+# The engine grows.
+
+
+def config_of(me, **options):
+    with me.LLM("qwen3-tiny", **(SMALL | options)) as llm:
+        return llm.config
+
+
+def test_an_engine_does_without_what_is_not_yet_the_learners(workspace):
+    config = config_of(Mine())
+    assert (config.max_num_seqs, config.enable_prefix_caching) == (1, False)
+    assert "ch05.compute_hash and ch05.allocate" in repr(Mine())
+    solve(workspace, "ch05.compute_hash", "ch05.allocate")
+    config = config_of(Mine())
+    assert (config.max_num_seqs, config.enable_prefix_caching) == (1, True)
+    solve(workspace, "ch06", status="failed")
+    assert config_of(Mine()).max_num_seqs == 1
+    solve(workspace, "ch06")
+    assert config_of(Mine()).max_num_seqs > 1
+    assert "does without" not in repr(Mine())
+
+
+def test_whoever_names_an_option_gets_it():
+    assert config_of(actions.mine(max_num_seqs=3)).max_num_seqs == 3
+    assert config_of(actions.mine(max_num_seqs=3), max_num_seqs=2).max_num_seqs == 2
+    assert config_of(actions.mine(), enable_prefix_caching=True).enable_prefix_caching
+
+
+def test_an_engine_says_whose_its_functions_are(workspace):
+    assert Mine().whose("ch05").startswith("Nothing here is yours yet: compute_hash, ")
+    solve(workspace, "ch05.deallocate")
+    assert Mine().whose("ch05.allocate", "ch05.deallocate") == "Yours: deallocate. Still ours: allocate."
+    solve(workspace, "ch05")
+    assert Mine().whose("ch05").startswith("Yours: compute_hash, ") and "Still" not in Mine().whose("ch05")
+
+
+def test_an_engine_without_a_function(workspace):
+    solve(workspace, "ch05.deallocate")  # which plays no part
+    lacking = actions.without("ch05.deallocate")
+    with lacking.LLM("qwen3-tiny", **SMALL) as llm:
+        llm.generate("Once upon a time", lacking.SamplingParams(max_tokens=2), use_tqdm=False)
+        assert len(llm.scheduler.block_manager.used_block_ids) > 0
+    assert "without BlockManager.deallocate" in repr(lacking)
+
+
+@pytest.mark.parametrize("exercise_id", [e.id for e in EXERCISES.values() if e.splice])
+def test_every_function_can_be_missing(exercise_id):
+    exercise = EXERCISES[exercise_id]
+    code = source.replace_body(exercise.reference(), exercise.without)
+    assert exercise.name in code and actions.without(exercise_id).package.pieces
+
+
+def test_what_is_no_part_of_the_engine_cannot_be_missing():
+    with pytest.raises(KeyError, match=r"ch01\.naive_loop is no part of the engine"):
+        actions.without("ch01.naive_loop")
+
+
+@pytest.mark.parametrize("exercise_id", [e.id for e in EXERCISES.values() if e.replaces])
+def test_an_open_exercise_takes_part_on_request(exercise_id, workspace):
+    exercise = EXERCISES[exercise_id]
+    workspace.write(exercise, exercise.reference())
+    assert all(piece.exercise_id != exercise_id for piece in Mine().package.pieces)
+    me = actions.mine(exercise_id)
+    assert any(piece.exercise_id == exercise_id for piece in me.package.pieces)
+    with me.LLM("qwen3-tiny", **SMALL) as llm:
+        (answer,) = llm.generate("Once upon a time", me.SamplingParams(max_tokens=4), use_tqdm=False)
+    assert answer["finish_reason"] == "length"
+
+
+# The staircase.
+
+
+@pytest.fixture
+def short_work(monkeypatch):
+    monkeypatch.setattr(staircase, "TOPICS", staircase.TOPICS[:2])
+    monkeypatch.setattr(staircase, "MAX_TOKENS", 2)
+    monkeypatch.setattr(staircase, "ROUNDS", 1)
+
+
+def test_the_staircase_keeps_its_steps(short_work, workspace):
+    assert "Nothing has been measured" in staircase.staircase()
+    first = staircase.staircase("01")
+    assert [name for name, *_ in first.rows()] == ["the naive loop"]
+    solve(workspace, "ch04.num_blocks")
+    second = staircase.staircase("04")
+    assert [name for name, *_ in second.rows()] == ["the naive loop", "after 04"]
+    assert "1 function of yours" in repr(second) and "1 function of yours" in second._repr_html_()
+    assert repr(staircase.staircase()) == repr(second)
+    assert all(step["naive"] > 0 for step in second.steps.values())
+
+
+def test_only_what_has_passed_is_measured(short_work, workspace):
+    broken = "def num_blocks(self):\n    raise RuntimeError\n"
+    workspace.write(EXERCISES["ch04.num_blocks"], "@property\n" + broken)
+    assert staircase.staircase("04").steps["04"]["functions"] == 0
