@@ -8,7 +8,11 @@ vision tell apart; black text on each of them is legible.
 A function that draws takes numbers, not engines, wherever that is enough: then it works with anybody's engine.
 """
 
+from pathlib import Path
+from typing import Any
+
 import matplotlib.pyplot as plt
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#999999"
@@ -49,6 +53,129 @@ def leave_out_background(figure: Figure) -> None:
 
 
 # Chapter 01.
+
+
+def show_next_tokens(logits: Any, tokenizer: Any, count: int = 8) -> None:
+    """Bars of the tokens that are most likely to come next.
+
+    Args:
+        logits: a tensor, float [vocabulary size].
+        tokenizer: turns ids into text.
+        count: how many tokens.
+    """
+    probabilities, token_ids = logits.float().softmax(-1).topk(count)
+    labels = [repr(tokenizer.decode([token_id])) for token_id in token_ids.tolist()]
+    _, axis = plt.subplots(figsize=(8, 2.6))
+    bars = axis.barh(labels, 100 * probabilities, color=[ORANGE] + [BLUE] * (count - 1))
+    axis.bar_label(bars, fmt="%.1f %%", padding=3)
+    axis.set(title="What may come next, and how likely it is", xlim=(0, 100), xticks=[])
+    axis.spines.bottom.set_visible(False)
+    axis.invert_yaxis()
+    plt.show()
+
+
+def show_steps(loop: list[int], engine: list[int]) -> None:
+    """Two pictures side by side: the tokens that each step computes, by their place in the text.
+
+    Args:
+        loop, engine: how many tokens each step computed, the last ones of the text so far.
+    """
+    _, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(8, 3.4))
+    for axis, computed, color, name in zip(axes, (loop, engine), (ORANGE, BLUE), ("loop", "engine"), strict=True):
+        squares = [
+            plt.Rectangle((computed[0] + step - count, step + 0.06), count - 0.12, 0.88)
+            for step, count in enumerate(computed)
+        ]
+        axis.add_collection(PatchCollection(squares, facecolor=color, edgecolor="none"))
+        axis.vlines(range(computed[0] + len(computed)), 0, len(computed), color=INK, linewidth=0.3)
+        axis.set(xlim=(0, computed[0] + len(computed)), ylim=(len(computed), 0))
+        axis.set(title=f"{name}: {sum(computed)} tokens computed", xlabel="place in the text")
+    axes[0].set(ylabel="step")
+    plt.show()
+
+
+def show_seconds(loop: list[float], engine: list[float]) -> None:
+    """Two lines: the time for each new token.
+
+    Args:
+        loop, engine: seconds, one number a token.
+    """
+    _, axis = plt.subplots()
+    for seconds, color, name in ((loop, ORANGE, "loop"), (engine, BLUE, "engine")):
+        axis.plot([1000 * s for s in seconds], color=color)
+        # The last tokens' median: a single one may have been disturbed.
+        height = 1000 * sorted(seconds[-15:])[7]
+        axis.annotate(name, (len(seconds), height), xytext=(4, 0), textcoords="offset points", va="center")
+    axis.set(xlabel="new token", ylabel="milliseconds", ylim=0, title="Time for each new token, measured just now")
+    plt.show()
+
+
+def show_batches(batch_sizes: list[int], seconds: list[float], num_tokens: int) -> None:
+    """Two bar charts: the time of a batch, and the tokens per second in it.
+
+    Args:
+        batch_sizes: requests that ran together.
+        seconds: the time of each batch.
+        num_tokens: tokens that each request wrote.
+    """
+    _, (left, right) = plt.subplots(1, 2)
+    labels = [str(size) for size in batch_sizes]
+    bars = left.bar(labels, [s / seconds[0] for s in seconds], color=BLUE)
+    left.bar_label(bars, fmt="%.1f")
+    left.set(xlabel="requests together", title="Time, compared with one request")
+    bars = right.bar(labels, [num_tokens * b / s for b, s in zip(batch_sizes, seconds, strict=True)], color=GREEN)
+    right.bar_label(bars, fmt="%.0f")
+    right.set(xlabel="requests together", title="Tokens per second, all requests")
+    plt.show()
+
+
+def show_pool(llm: Any, title: str) -> None:
+    """The blocks of a small engine's cache: a square each, with the number of the request that holds it.
+
+    Args:
+        llm: the engine, with one owner a block at most.
+        title: above the picture.
+    """
+    owner = {block: seq.seq_id for seq in llm.scheduler.running for block in seq.block_table}
+    num_blocks, columns = len(llm.scheduler.block_manager.blocks), 12
+    _, axis = plt.subplots(figsize=(8, 0.3 + 0.7 * -(-num_blocks // columns)))
+    for block in range(num_blocks):
+        x, y = block % columns, block // columns
+        is_free = block not in owner
+        color = "none" if is_free else (BLUE, ORANGE, PINK)[owner[block] % 3]
+        axis.add_patch(plt.Rectangle((x, y), 0.92, 0.92, facecolor=color, edgecolor=TEXT))
+        axis.text(x + 0.06, y + 0.26, str(block), fontsize=6, color=TEXT if is_free else INK)
+        if not is_free:
+            axis.text(x + 0.46, y + 0.62, str(owner[block]), ha="center", va="center", fontsize=12, color=INK)
+    axis.set(xlim=(0, columns), ylim=(-(-num_blocks // columns), 0), title=title, aspect="equal")
+    axis.axis("off")
+    plt.show()
+
+
+def show_files(package: Path) -> None:
+    """Bars of how many lines each file of the engine has, folder by folder in one color; levers are hatched."""
+    patterns = ["llm.py", "engine/*.py", "models/*.py", "layers/**/*.py", "utils/*.py", "*.py", "levers/*.py"]
+    sizes: dict[str, int] = {}
+    colors: dict[str, str] = {}
+    for pattern, color in zip(patterns, [PINK, BLUE, ORANGE, GREEN, GRAY, PINK, "none"], strict=True):
+        for file in sorted(package.glob(pattern)):
+            name = file.relative_to(package).as_posix()
+            if file.name != "__init__.py":
+                sizes.setdefault(name, len(file.read_text(encoding="utf-8").splitlines()))
+                colors.setdefault(name, color)
+    _, axis = plt.subplots(figsize=(8, 0.22 * len(sizes)))
+    bars = axis.barh(list(sizes), list(sizes.values()), color=list(colors.values()), edgecolor=TEXT, linewidth=0.6)
+    for name, bar in zip(sizes, bars, strict=True):
+        bar.set_hatch("////" if name.startswith("levers/") else None)
+    axis.bar_label(bars, padding=2, fontsize=8)
+    num_levers = sum(size for name, size in sizes.items() if name.startswith("levers/"))
+    num_lines = sum(sizes.values()) - num_levers
+    axis.set(title=f"nanovllm: {num_lines:,} lines, and {num_levers:,} of levers (hatched)")
+    axis.set(xlabel="lines, with comments and docstrings")
+    axis.tick_params(axis="y", labelsize=8)
+    axis.margins(y=0.01)
+    axis.invert_yaxis()
+    plt.show()
 
 
 # Chapter 03.
