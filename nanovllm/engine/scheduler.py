@@ -161,7 +161,7 @@ class Scheduler:
         return True
 
     def choose_victim(self, seq: Sequence) -> Sequence:
-        """Which running sequence gives up its blocks for `seq`; it may be `seq`. The newest goes."""
+        """Who of those that run gives up its blocks for `seq`, which is one of them: the newest."""
         return self.running[-1]
 
     def preempt(self, seq: Sequence) -> None:
