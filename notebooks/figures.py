@@ -188,3 +188,101 @@ def show_files(package: Path) -> None:
 
 
 # Chapter 06.
+
+
+def life_of_a_request() -> None:
+    """The queues of the scheduler, and the functions that move a request between them."""
+    figure, axis = plt.subplots(figsize=(8, 2.3))
+    for x, name, color in [(0.2, "waiting", GRAY), (3.6, "running", BLUE), (6.9, "finished", GREEN)]:
+        axis.add_patch(plt.Rectangle((x, 0.5), 1.6, 0.8, facecolor=color, edgecolor=TEXT))
+        axis.text(x + 0.8, 0.9, name, ha="center", va="center", fontsize=12, color=INK)
+    moves = [((-0.6, 0.9), (0.2, 0.9), "add", (-0.5, 1.0)), ((1.8, 1.1), (3.6, 1.1), "schedule_prefill", (1.95, 1.2))]
+    moves += [((3.6, 0.7), (1.8, 0.7), "preempt", (2.25, 0.44)), ((5.2, 0.9), (6.9, 0.9), "postprocess", (5.4, 1.0))]
+    for start, end, name, place in moves:
+        axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": TEXT})
+        axis.text(*place, name, fontsize=9)
+    again = {"arrowstyle": "->", "color": TEXT, "connectionstyle": "arc3,rad=-1.1"}
+    axis.annotate("", (4.75, 1.3), (4.05, 1.3), arrowprops=again)
+    axis.text(4.4, 1.82, "schedule_decode: one token more", fontsize=9, ha="center")
+    axis.set(xlim=(-0.7, 8.6), ylim=(0.2, 2.1), title="the life of a request, and what moves it")
+    axis.axis("off")
+    plt.show()
+
+
+def free_blocks(trace: dict[str, Any]) -> None:
+    """Free blocks after each step of a trace, and where an answer ends."""
+    free = [len(moment["after"]["free"]) for moment in trace["steps"]]
+    figure, axis = plt.subplots()
+    axis.step(range(len(free)), free, where="post", color=GREEN)
+    for i, moment in enumerate(trace["steps"]):
+        for event in moment["events"]:
+            if event["event"] == "finish":
+                axis.annotate(f"{event['seq']} ends", (i, free[i]), xytext=(2, 4), textcoords="offset points")
+    axis.set(xlabel="step", ylabel="free blocks", ylim=(0, max(free) * 1.15), xlim=(0, len(free) + 1))
+    axis.set_title(f"free blocks of {max(free)}")
+    plt.show()
+
+
+def pauses(budgets: list[int], longest_pauses: list[float], longest_steps: list[float]) -> None:
+    """Milliseconds over the token budget: what readers wait at most, and the longest step."""
+    figure, axis = plt.subplots()
+    labels = [str(budget) for budget in budgets]
+    axis.plot(labels, longest_pauses, color=ORANGE, marker="o", label="longest pause of a reader")
+    axis.plot(labels, longest_steps, color=BLUE, marker="s", label="longest step")
+    axis.set(xlabel="max_num_batched_tokens", ylabel="milliseconds", ylim=0)
+    axis.set_title("while a prompt of 400 tokens is read, measured on this run")
+    axis.legend()
+    plt.show()
+
+
+def budget_bars(budget: int, runs: dict[str, list[tuple[int, int]]]) -> None:
+    """The token budget of each step as a stacked bar.
+
+    Args:
+        budget: the most tokens of a step.
+        runs: by title, for each step the tokens of those that decode and the tokens of the prompt.
+    """
+    figure, axes = plt.subplots(1, len(runs), sharey=True, squeeze=False)
+    for axis, (title, steps) in zip(axes[0], runs.items(), strict=True):
+        places = range(1, len(steps) + 1)
+        decode, prompt = [step[0] for step in steps], [step[1] for step in steps]
+        axis.bar(places, decode, color=BLUE, label="decode: a token for each reader")
+        axis.bar(places, prompt, bottom=decode, color=ORANGE, hatch="//", label="a chunk of the prompt")
+        axis.axhline(budget, color=TEXT, linestyle="--", linewidth=1)
+        axis.set(xlabel="step", title=title, ylim=(0, budget * 1.45), xticks=list(places))
+    axes[0][0].set_ylabel("tokens in the step")
+    axes[0][-1].legend(loc="upper right", fontsize=8)
+    plt.show()
+
+
+def looking_ahead(pools: list[int], runs: dict[str, list[dict[str, float]]]) -> None:
+    """Tokens computed again and steps, over the size of the pool.
+
+    Args:
+        runs: by the name of a rule of admission, the totals of a run for each pool.
+    """
+    figure, axes = plt.subplots(1, 2)
+    for (name, totals), color, marker in zip(runs.items(), [ORANGE, BLUE], "os", strict=True):
+        for axis, key, title in zip(axes, ["recomputed", "steps"], ["tokens computed again", "steps"], strict=True):
+            axis.plot(
+                [str(pool) for pool in pools], [run[key] for run in totals], color=color, marker=marker, label=name
+            )
+            axis.set(xlabel="blocks in the pool", title=title)
+    for axis in axes:
+        axis.set_ylim(0)
+    axes[0].legend()
+    plt.show()
+
+
+def tokens_again(counts: dict[str, int], bar: int) -> None:
+    """Tokens that are computed again by each rule for who is preempted, and the most that the exercise allows."""
+    figure, axis = plt.subplots(figsize=(8, 2.4))
+    names = list(counts)
+    colors = [GREEN if name.startswith("your") else GRAY for name in names]
+    drawn = axis.barh(names, list(counts.values()), color=colors)
+    axis.bar_label(drawn, [f"{count:,}" for count in counts.values()], padding=4, color=TEXT)
+    axis.axvline(bar, color=TEXT, linestyle="--", linewidth=1)
+    axis.set(xlabel=f"tokens computed again (dashed: the {bar:,} that the exercise allows)")
+    axis.set_xlim(0, 1.15 * max(counts.values()))
+    axis.invert_yaxis()
+    plt.show()

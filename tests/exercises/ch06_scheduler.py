@@ -87,10 +87,13 @@ class Desk:
     def prefill(self):
         """One call of schedule_prefill; what it chose is checked, and computed."""
         before = self.before()
-        self.check.step("schedule_prefill", says=ERRORS_OF_A_PREFILL)
+        self.check.step(
+            "schedule_prefill",
+            says=lambda error: ADMITTED_WRONGLY if error == "RuntimeError" else says_error(self, error),
+        )
         seqs = self.scheduler.schedule_prefill()
         kind = type(seqs).__name__
-        if not self.check.equal("what schedule_prefill returns is a", kind, "list", RETURNS_A_LIST):
+        if not self.check.equal("what schedule_prefill returns is a", kind, "list", says_no_list):
             seqs = []
         self.check.step(f"schedule_prefill chose {', '.join(self.plan(seqs)) or 'nobody'}")
         plan = self.plan(seqs)
@@ -185,7 +188,12 @@ class Desk:
         for seq in seqs:  # one that was cut has its blocks already
             expected, got = -(-seq.num_tokens // size), len(seq.block_table)
             check.equal(f"blocks of {self.name(seq)}", got, expected, lambda got, seq=seq: says_blocks(self, seq, got))
-            stored = known[seq.seq_id]
+            stored, found = known[seq.seq_id], seq.num_prefix_hit_tokens
+            if stored is None and found is not None and seq.num_completion_tokens == 0:
+                says = (
+                    f"admit found {found} tokens of {self.name(seq)} in the cache, and they do not count as stored now."
+                )
+                check.true(f"what the cache has of {self.name(seq)} is stored", seq.num_cached_tokens >= found, says)
             if stored is not None:
                 what = f"tokens of {self.name(seq)} stored so far, which was cut before"
                 check.equal(what, seq.num_cached_tokens, stored, "What is stored already was changed by the prefill.")
@@ -272,15 +280,33 @@ def blocks_say(got, used):
     return "A live sequence has a block in its block_table that counts as free."
 
 
-RETURNS_A_LIST = {"NoneType": "It returns None: the list of those that take part is missing at its end."}
-ERRORS_OF_A_PREFILL = {
-    "RuntimeError": "A sequence was admitted that has blocks already, or for which there are not enough: admit only "
-    "one that has no block_table, and only if may_join says yes.",
-    "IndexError": "The head of an empty queue was asked for.",
-}
+def says_no_list(got):
+    if got == "NoneType":
+        return "It returns None: the list of those that take part is missing at its end."
+    return f"It returns something of the type {got}, and not a list of sequences."
+
+
+def says_error(desk, error):
+    """What an error in schedule_prefill says, from the state that it left behind."""
+    for seq in desk.live:
+        name, last = desk.name(seq), seq.num_cached_tokens + seq.num_scheduled_tokens
+        if error == "IndexError" and seq.num_scheduled_tokens > 0 and not seq.block_table:
+            return f"{name} has no blocks, and its blocks were asked for: a sequence that has none has to be admitted."
+        if error == "IndexError" and last > seq.num_tokens:
+            lacks, share = seq.num_tokens - seq.num_cached_tokens, seq.num_scheduled_tokens
+            return f"{name} lacks {lacks} tokens that are not in the cache, and is to compute {share}."
+    if error == "IndexError" and not desk.scheduler.waiting:
+        return "The head of waiting was asked for when nobody waits any more."
+    return ""
+
+
+ADMITTED_WRONGLY = (
+    "A sequence was admitted that has blocks already, or for which there are not enough: admit only one that has no "
+    "block_table, and only if may_join says yes."
+)
 SAYS_HASHES = (
-    "hash_blocks makes the blocks findable that the step fills. It goes by num_scheduled_tokens, so it is to be called "
-    "for every sequence of the step, once its share is set."
+    "The blocks that can be found are not those that this step fills. hash_blocks goes by num_scheduled_tokens: it is "
+    "to be called for every sequence of the step, once its share is set."
 )
 
 
@@ -304,8 +330,8 @@ def says_no_share(desk, seqs):
     if all(other.num_scheduled_tokens <= 0 for other in seqs):
         return f"{desk.name(seq)} is in the step, but its num_scheduled_tokens is {seq.num_scheduled_tokens}."
     return (
-        f"{desk.name(seq)} came into the step with nothing to compute. may_join is to be asked with what is left of "
-        "the budget: with 0 it says no."
+        f"{desk.name(seq)} came into the step, and its share is {seq.num_scheduled_tokens} tokens. may_join is to be "
+        "asked with what is left of the budget; with 0 it says no."
     )
 
 
@@ -360,7 +386,10 @@ def three_prompts_in_one_step(engine, check):
     desk = Desk(engine, check, budget=32)
     for length in (5, 9, 3):
         desk.add(length)
+    hashed, hash_blocks = set(), desk.manager.hash_blocks
+    desk.manager.hash_blocks = lambda seq: hashed.add(desk.name(seq)) or hash_blocks(seq)
     check.equal("who computes how many tokens", desk.prefill(), ["A 5", "B 9", "C 3"])
+    check.equal("for whom hash_blocks was called; need not be C", sorted(hashed), sorted(hashed))  # only written down
     check.equal("the queues", desk.queues(), "waiting , running ABC")
     check.equal("the next call finds nobody", desk.prefill(), [])
 
@@ -547,7 +576,7 @@ NEVER_FINISHED = "Requests are still in the queues after 150 steps, where far fe
 def desk_step(desk, check):
     """As the scheduler's own schedule and postprocess, with every prefill looked at."""
     scheduler, before = desk.scheduler, desk.before()
-    check.step("a step", says=ERRORS_OF_A_PREFILL)
+    check.step("a step", says=lambda error: says_error(desk, error))
     seqs, is_prefill = scheduler.schedule()
     check.step(("prefill: " if is_prefill else "decode: ") + ", ".join(desk.plan(seqs)))
     if is_prefill:
@@ -570,11 +599,17 @@ def full_pool(engine, check, num_seqs=3, num_tokens=7):
     return desk
 
 
+def says_room_error(desk, error):
+    if error in ("IndexError", "ValueError") and not desk.scheduler.running:
+        return (
+            "Nobody runs any more, and still somebody is to go. Once the one that asks has gone, nobody needs the room."
+        )
+    return ERRORS_OF_MAKE_ROOM.get(error, "")
+
+
 ERRORS_OF_MAKE_ROOM = {
     "EndlessLoopError": "can_append was asked about the same token hundreds of times: nothing happens between two "
     "questions that could change the answer, or everybody has gone and you still ask.",
-    "IndexError": "choose_victim was asked when nobody runs any more. When the sequence that asks has gone itself, "
-    "nobody needs the room.",
     "ValueError": "Something was taken out of a queue in which it is not: preempt does that itself, once, and only a "
     "running sequence can be preempted.",
 }
@@ -586,7 +621,8 @@ def room(desk, i, gone, told=""):
     name, has = desk.name(seq), len(seq.block_table)
     waited, ran = desk.names(scheduler.waiting), desk.names(scheduler.running)
     check.step(
-        f"make_room for {name}, which has {seq.num_tokens} tokens and {has} blocks{told}", says=ERRORS_OF_MAKE_ROOM
+        f"make_room for {name}, which has {seq.num_tokens} tokens and {has} blocks{told}",
+        says=lambda error: says_room_error(desk, error),
     )
     result = scheduler.make_room(seq)
     now = desk.names(scheduler.running)
@@ -873,7 +909,9 @@ def preempt(desk, i):
         "num_preemptions",
         scheduler.num_preemptions,
         count + 1,
-        {count: "num_preemptions does not count it.", 1: "num_preemptions is set to 1, and counts no further."},
+        lambda got: (
+            "num_preemptions does not count it." if got == count else f"It was {count} before: one more is to count."
+        ),
     )
     queues = [type(queue).__name__ for queue in (scheduler.waiting, scheduler.running)]
     check.equal("what the two queues are", queues, ["deque", "deque"], "A queue is not a deque any more.")
@@ -964,7 +1002,12 @@ def blocks_that_others_share(engine, check):
         desk.add([*range(100, 108), 50 + i])
     desk.prefill()
     preempt(desk, 1)
-    check.equal("B computes only what the cache has lost", desk.prefill(), ["B 2"])
+    check.equal(
+        "B computes only what the cache has lost",
+        desk.prefill(),
+        ["B 2"],
+        {("B 10",): "Nothing of B is found in the cache any more, though A still has the blocks that they shared."},
+    )
 
 
 @case("ch06.preempt")
@@ -1056,7 +1099,12 @@ def look_at(desk, seq, token, stored, share, tokens):
             what, seq.num_cached_tokens, stored + share, lambda got: says_stored(seq, got, stored, share, token)
         )
     left = seq.num_scheduled_tokens
-    check.equal(f"num_scheduled_tokens of {name}", left, 0, f"The step is over, and {left} tokens are still scheduled.")
+    check.equal(
+        f"num_scheduled_tokens of {name}",
+        left,
+        0,
+        f"The step is over, and num_scheduled_tokens is {left}: nothing is scheduled now.",
+    )
 
 
 def finish_rule(desk, seq):
@@ -1101,6 +1149,8 @@ def says_ended(name, got, right, token):
 
 
 def says_stored(seq, got, stored, share, token):
+    if got == stored == share:
+        return f"num_cached_tokens is {got}: the {stored} stored before and the {share} of this step count together."
     if got == stored:
         what = "A cut prompt's chunk is stored, too: it" if token is None else "It"
         return f"{share} tokens were computed and are stored now, but num_cached_tokens did not grow. {what} counts."
@@ -1309,7 +1359,7 @@ def says_reason(desk, seq, got, right):
 
 def says_stop_reason(got, right):
     if right is None:
-        return "stop_reason names a stop token of the request. Here none of rule 2 decided, so it stays None."
+        return "stop_reason names a stop token of the request. Here rule 2 did not decide, so it stays None."
     return f"Rule 2 decided, and stop_reason is to say which token it was: {right}."
 
 
