@@ -192,7 +192,7 @@ def show_files(package: Path) -> None:
 
 def life_of_a_request() -> None:
     """The queues of the scheduler, and the functions that move a request between them."""
-    figure, axis = plt.subplots(figsize=(8, 2.3))
+    _, axis = plt.subplots(figsize=(8, 2.3))
     for x, name, color in [(0.2, "waiting", GRAY), (3.6, "running", BLUE), (6.9, "finished", GREEN)]:
         axis.add_patch(plt.Rectangle((x, 0.5), 1.6, 0.8, facecolor=color, edgecolor=TEXT))
         axis.text(x + 0.8, 0.9, name, ha="center", va="center", fontsize=12, color=INK)
@@ -212,7 +212,7 @@ def life_of_a_request() -> None:
 def free_blocks(trace: dict[str, Any]) -> None:
     """Free blocks after each step of a trace, and where an answer ends."""
     free = [len(moment["after"]["free"]) for moment in trace["steps"]]
-    figure, axis = plt.subplots()
+    _, axis = plt.subplots()
     axis.step(range(len(free)), free, where="post", color=GREEN)
     for i, moment in enumerate(trace["steps"]):
         for event in moment["events"]:
@@ -225,7 +225,7 @@ def free_blocks(trace: dict[str, Any]) -> None:
 
 def pauses(budgets: list[int], longest_pauses: list[float], longest_steps: list[float]) -> None:
     """Milliseconds over the token budget: what readers wait at most, and the longest step."""
-    figure, axis = plt.subplots()
+    _, axis = plt.subplots()
     labels = [str(budget) for budget in budgets]
     axis.plot(labels, longest_pauses, color=ORANGE, marker="o", label="longest pause of a reader")
     axis.plot(labels, longest_steps, color=BLUE, marker="s", label="longest step")
@@ -242,7 +242,7 @@ def budget_bars(budget: int, runs: dict[str, list[tuple[int, int]]]) -> None:
         budget: the most tokens of a step.
         runs: by title, for each step the tokens of those that decode and the tokens of the prompt.
     """
-    figure, axes = plt.subplots(1, len(runs), sharey=True, squeeze=False)
+    _, axes = plt.subplots(1, len(runs), sharey=True, squeeze=False)
     for axis, (title, steps) in zip(axes[0], runs.items(), strict=True):
         places = range(1, len(steps) + 1)
         decode, prompt = [step[0] for step in steps], [step[1] for step in steps]
@@ -261,7 +261,7 @@ def looking_ahead(pools: list[int], runs: dict[str, list[dict[str, float]]]) -> 
     Args:
         runs: by the name of a rule of admission, the totals of a run for each pool.
     """
-    figure, axes = plt.subplots(1, 2)
+    _, axes = plt.subplots(1, 2)
     for (name, totals), color, marker in zip(runs.items(), [ORANGE, BLUE], "os", strict=True):
         for axis, key, title in zip(axes, ["recomputed", "steps"], ["tokens computed again", "steps"], strict=True):
             axis.plot(
@@ -276,7 +276,7 @@ def looking_ahead(pools: list[int], runs: dict[str, list[dict[str, float]]]) -> 
 
 def tokens_again(counts: dict[str, int], bar: int) -> None:
     """Tokens that are computed again by each rule for who is preempted, and the most that the exercise allows."""
-    figure, axis = plt.subplots(figsize=(8, 2.4))
+    _, axis = plt.subplots(figsize=(8, 2.4))
     names = list(counts)
     colors = [GREEN if name.startswith("your") else GRAY for name in names]
     drawn = axis.barh(names, list(counts.values()), color=colors)
