@@ -53,12 +53,31 @@ class Pool:
     def admit(self, name, seq):
         """Give blocks to a sequence, which may have come back after it was preempted."""
         self.expected_hit = self.num_cached(seq.token_ids)
+        needed, free = self.needed(seq.token_ids), len(self.manager.free_block_ids)
+        self.check.step(
+            (f"    {name} is given blocks: {needed} of the {free} free ones"), says=self.refused(name, needed)
+        )
         self.manager.allocate(seq)
         self.seqs[name] = seq
         self.hit = seq.num_cached_tokens
         for block_id in seq.block_table[self.expected_hit // self.block_size :]:
             self.contents.pop(block_id, None)
         self.check.step(f"    {name} has blocks {list(seq.block_table)}, {seq.num_cached_tokens} tokens from the cache")
+
+    def refused(self, name, needed):
+        """What an error of allocate means where there are enough blocks."""
+
+        def say(error):
+            if error != "RuntimeError":
+                return None
+            if not self.manager.free_block_ids:
+                return (
+                    f"{name} needs {needed} of the free blocks. All of them "
+                    "were taken, and then one more was asked for."
+                )
+            return f"{name} needs {needed} of the free blocks, and there are enough: there is nothing to refuse."
+
+        return say
 
     def compute(self, seq):
         """One step computes all tokens that are left, and the blocks that it fills can be found."""
@@ -167,6 +186,8 @@ def _appended(seq, before, needed):
     """Words for a table that is not as long as the tokens need."""
 
     def say(got):
+        if None in seq.block_table:
+            return "There is a None in the block table. _append_new_block puts the block into it, and returns nothing."
         if got > needed and before == needed:
             return (
                 f"{seq.num_tokens} tokens fit into {needed} blocks of {seq.block_size}, and the sequence has that many "
@@ -184,6 +205,10 @@ def _appended(seq, before, needed):
 
 def _freeing_raised(seq):
     """What an error in deallocate means, where it can only mean one thing."""
+    if not seq.block_table:
+        text = "The sequence has no blocks: it was aborted while it waited. Then there is nothing to give back"
+        says = dict.fromkeys(("RuntimeError", "AssertionError", "ValueError"), f"{text}, and nothing to refuse.")
+        return says | {"IndexError": f"{text}. num_blocks says what the tokens need, not what the table names."}
     if len(seq.block_table) < seq.num_blocks:
         text = (
             "The last token has no block yet, so the table is shorter than num_blocks. What is to be given back is what"
@@ -356,21 +381,20 @@ def _hash_raised(token_ids, prefix):
     if prefix == -1 and max(token_ids) < 256:
         text = (
             "The first block has prefix -1, which means that there is "
-            "none. A negative number cannot be written as bytes"
+            "none. A negative number cannot be written as bytes "
+            "without a sign, and need not be: there is nothing before the first block."
         )
-        return {"OverflowError": f"{text} without a sign, and need not be: there is nothing before the first block."}
-    if prefix >= 2**63:
+        return {"OverflowError": text}
+    if prefix >= 2**32 and max(token_ids) < 256:
         text = (
-            "A prefix is any number of 64 bits, here one of 2**63 or more. That is too large for a signed number of 64"
+            "The prefix does not fit into the place that you give it. It "
+            "is a number of 64 bits without a sign: it takes "
+            "eight bytes, and may be too large for an np.int64, or for to_bytes with signed=True."
         )
-        return {"OverflowError": f"{text} bits (an np.int64, or to_bytes with signed=True).",
-                "error": f"{text} bits."}  # fmt: skip
-    if max(token_ids) > 255:
-        text = (
-            f"The token {max(token_ids)} is too large for the bytes that "
-            "you give a token; 256 and more do not fit into one"
-        )
-        return dict.fromkeys(("OverflowError", "ValueError", "error"), f"{text} byte.")
+        return dict.fromkeys(("OverflowError", "error"), text)
+    if prefix < 2**32 and max(token_ids) > 255:
+        text = f"The token {max(token_ids)} does not fit into the bytes that you give a token. One byte holds 0 to 255."
+        return dict.fromkeys(("OverflowError", "ValueError", "error"), text)
     return None
 
 
@@ -455,10 +479,6 @@ def the_prefix_counts(engine, check):
         else "A block has the same hash with a prefix and without one.",
     }
     check.equal("how many different hashes these three blocks have", len(set(hashes)), 3, says=alike)
-    says = "Left out, prefix has its default, NO_HASH: that should be the same as saying prefix=-1."
-    check.true("left out, prefix means: the first block", compute_hash([5, 6, 7, 8]) == hashes[0], says=says)
-    says = "Prefix 0 gives the same hash as no prefix. 0 is a hash like any other; only -1 means that there is none."
-    check.true("prefix 0 is a hash like any other", compute_hash([5, 6, 7, 8], 0) != hashes[0], says=says)
     check.step("the block [23, 5] after prefix 1, and [3, 5] after prefix 12")
     says = "The digits of the prefix run into those of the first token: 1 and 23 become the same text as 12 and 3."
     check.true("they have different hashes", compute_hash([23, 5], 1) != compute_hash([3, 5], 12), says=says)
@@ -492,6 +512,17 @@ def the_order_of_blocks_counts(engine, check):
     says = "A block that comes twice before another is as good as none: combined by ^, the two take each other away."
     check.true("a block that comes twice before it is not as good as none",
                last_hash(one, one, other) != last_hash(other), says)  # fmt: skip
+
+
+@case("ch05.compute_hash")
+def the_first_block(engine, check):
+    """The first block of a prompt has nothing before it. Left out, prefix is -1; and 0 is a hash like any other."""
+    compute_hash = engine.get("engine.block_manager:BlockManager").compute_hash
+    first = compute_hash([5, 6, 7, 8], -1)
+    says = "Left out, prefix has its default, NO_HASH: that should be the same as saying prefix=-1."
+    check.true("left out, prefix means: the first block", compute_hash([5, 6, 7, 8]) == first, says=says)
+    says = "Prefix 0 gives the same hash as no prefix. 0 is a hash like any other; only -1 means that there is none."
+    check.true("prefix 0 is a hash like any other", compute_hash([5, 6, 7, 8], 0) != first, says=says)
 
 
 @case("ch05.compute_hash")
@@ -530,7 +561,11 @@ def an_empty_pool(engine, check):
         check.equal(f"can_allocate for {num_tokens} tokens", answer, expected, says=says)
 
 
-CALLS_ALLOCATE = {
+ANSWERS = dict.fromkeys(
+    ("RuntimeError", "ValueError", "AssertionError"),
+    "can_allocate raises an error. It only says whether there are enough blocks: True or False.",
+)
+CALLS_ALLOCATE = ANSWERS | {
     "RecursionError": (
         "can_allocate ends up calling itself: allocate asks can_allocate before it does anything. Count instead."
     )
@@ -558,9 +593,8 @@ def shared_with_somebody_running(engine, check):
     pool.add("A", range(10))
     for extra, expected in [(2, True), (4, True), (5, False)]:
         token_ids = [*range(8), *range(100, 100 + extra)]
-        check.step(
-            f"B would be {_tokens(token_ids)}; its first two blocks are A's, and sharing them takes no free block"
-        )
+        story = f"B would be {_tokens(token_ids)}; its first two blocks are A's, and sharing them takes no free block"
+        check.step(story, says=ANSWERS)
         answer = pool.manager.can_allocate(pool.make(token_ids))
         check.equal(f"can_allocate for B with {8 + extra} tokens", answer, expected, says=_fits(1 + (extra > 4), 1))
 
@@ -722,9 +756,6 @@ def the_cached_blocks_are_next_in_line(engine, check):
         pool.add(name, [60])  # each takes one of the four: the tail of A goes first
     pool.free("C")
     pool.free("D")
-    for block_id in (3, 2):  # where they stand when somebody else let go of A's head first
-        pool.manager.free_block_ids.pop(block_id)
-        pool.manager.free_block_ids[block_id] = None
     story = f"B begins like A; the free blocks, in the order they will be taken: {list(pool.manager.free_block_ids)}"
     counts, seq = [0, 0], pool.make([*range(8), 90, 91, 92, 93, 94])
     check.step(story)
@@ -732,7 +763,7 @@ def the_cached_blocks_are_next_in_line(engine, check):
     pool.admit("B", seq)
 
     def say(got):
-        if len(set(seq.block_table)) < len(seq.block_table) or not {0, 1} & set(got):
+        if not all(pool.manager.blocks[block_id].token_ids for block_id in (0, 1)):  # they have forgotten
             return (
                 "The cached blocks were free, and stood next in line: a "
                 "new block was taken before the cached ones were "
@@ -872,6 +903,22 @@ def caching_is_off(engine, check):
 
 
 @case("ch05.allocate")
+def a_new_block_was_cached(engine, check):
+    """The free blocks still hold A's prompt. B, which is another one, takes them. Then A's prompt comes again."""
+    pool = Pool(engine, check, num_blocks=2)
+    pool.add("A", range(8))
+    pool.free("A")
+    pool.add("B", range(50, 58), compute=False)
+    check.step("A's tokens come again, and one more; B has the blocks that held them")
+    found = list(pool.manager.find_cached_blocks(pool.make(range(9))))
+    says = (
+        "Blocks that B took are still found as the start of A's "
+        "prompt. A block that is handed out forgets what it held."
+    )
+    check.equal("blocks found for it in the cache", found, [], says=says)
+
+
+@case("ch05.allocate")
 def blocks_hold_what_they_should(engine, check):
     """Sequences come, grow and go at random. Owners are counted; what is shared has the same content."""
     for seed in range(6):
@@ -924,8 +971,8 @@ def nothing_to_give_back(engine, check):
     """W is still waiting when it is aborted: it has no blocks yet. V has blocks, but nothing of it was computed."""
     pool = Pool(engine, check, num_blocks=5)
     pool.add("A", range(6))
-    check.step("W ends before it was given any blocks")
     seq = pool.make(range(50, 60))
+    check.step("W ends before it was given any blocks", says=_freeing_raised(seq))
     pool.last = "W ended, which had no blocks"
     pool.manager.deallocate(seq)
     _is_empty_handed(pool, "W", seq, list(range(50, 60)))
@@ -1011,12 +1058,15 @@ def freed_blocks_are_the_cache(engine, check):
     """A ends, and its prompt comes again."""
     pool = Pool(engine, check, num_blocks=5)
     table = list(pool.add("A", range(10)).block_table)
+    hashes = [pool.manager.blocks[block_id].hash for block_id in table]
     pool.free("A")
     forgotten = (
         "The freed blocks cannot be found any more. A free block keeps its hash, and hash_to_block_id keeps the block."
     )
     found = list(pool.manager.find_cached_blocks(pool.make(range(10))))
     check.equal("what the cache finds of A's prompt", found, table[:2], says=forgotten)
+    says = "A freed block has another hash than before. It keeps its hash; who takes the block later wipes it."
+    check.equal("their hashes", [pool.manager.blocks[block_id].hash for block_id in table], hashes, says=says)
     seq = pool.add("B", range(10))
     check.equal("the first two blocks of B", list(seq.block_table[:2]), table[:2], says=forgotten)
     pool.observe()
