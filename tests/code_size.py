@@ -21,6 +21,7 @@ ROOMS = (
     ("levers", ("nanovllm/levers",)),
     ("viz", ("nanovllm/viz",)),
     ("core", ("nanovllm",)),
+    ("labs", ("exercises/kit/labs.py",)),  # solutions
     ("kit", ("exercises/kit", "exercises/*.py")),
 )
 LEARNERS_FILES = "exercises/ch*.py"

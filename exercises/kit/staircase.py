@@ -27,7 +27,7 @@ TOPICS = [
     "an old king",
     "a little bird",
 ]
-NUM_RULES, MAX_TOKENS, ROUNDS = 8, 8, 3
+NUM_RULES, MAX_TOKENS, ROUNDS = 6, 8, 3
 OPTIONS = {
     "kvcache_block_size": 16,
     "num_kvcache_blocks": 128,
