@@ -45,8 +45,12 @@ def pytest_addoption(parser):
         help="levers that engines have off unless a test says otherwise: none of them, or all (the plain engine)",
     )
 
+    parser.addoption("--thorough", action="store_true", help="searches, walks and soaks whole; otherwise a tenth")
+
 
 def pytest_configure(config):
+    if config.getoption("--thorough"):
+        os.environ["NANOVLLM_THOROUGH_TESTS"] = "1"  # read by `a_tenth` when the tests are collected
     # A shell that starts the tests in the background has Ctrl-C ignored, also in processes that they start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

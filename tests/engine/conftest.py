@@ -111,6 +111,23 @@ def make_tiny_tokenizer(path, vocab_size=320):
     return fast
 
 
+def a_tenth(number):
+    """How long a search in a slow test goes on: all of `number` with `--thorough`, else a tenth of it."""
+    return number if os.environ.get("NANOVLLM_THOROUGH_TESTS") else -(-number // 10)
+
+
+def in_turn(values, turn, turns):
+    """A test in several ways: each takes its share of the values, and together they take all. Or all: `--thorough`."""
+    return values if os.environ.get("NANOVLLM_THOROUGH_TESTS") else values[turn::turns]
+
+
+def in_two_sizes(name, quick, slow, timeout=300):
+    """A test in the quick suite, and, where a slow one would find more, in that one, too."""
+    marks = [pytest.mark.slow, pytest.mark.timeout(timeout)]
+    values = slow if isinstance(slow, tuple) else (slow,)
+    return pytest.mark.parametrize(name, [quick, *([pytest.param(*values, marks=marks)] if slow > quick else [])])
+
+
 def all_levers_are_off():
     """Whether the tests run with `--disabled-optimizations all`."""
     return inspect.signature(engine_config.Config).parameters["disabled_optimizations"].default == "all"

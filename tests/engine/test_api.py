@@ -18,7 +18,7 @@ import nanovllm
 from nanovllm import LLM, BeamSearchParams, RequestOutput, SamplingParams
 from nanovllm.progress import ProgressBar
 
-from .conftest import make_tiny_model
+from .conftest import in_turn, make_tiny_model
 from .interrupts import InterruptAtLine
 from .reference import assert_clean, drain
 
@@ -632,4 +632,5 @@ def test_an_interrupt_at_any_line(path, call):
 def test_an_interrupt_at_every_line(path, call):
     count = count_lines(path, call)
     # All of the first steps, in which requests come, and a part of the others, which are alike.
-    check_interrupts(path, call, [*range(1, count // 5), *range(count // 5, count * 9 // 10, 11)])
+    lines = [*range(1, count // 5), *range(count // 5, count * 9 // 10, 11)]
+    check_interrupts(path, call, in_turn(lines, list(CALLS).index(call), len(CALLS)))

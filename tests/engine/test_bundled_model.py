@@ -81,6 +81,7 @@ def test_a_requested_story_is_about_what_was_asked(llm):
     assert story.rstrip().endswith((".", '"'))
 
 
+@pytest.mark.slow
 def test_the_example_script_prints_both_answers():
     environment = dict(os.environ)
     if nanovllm.config.resolve_device("auto") == "cpu":  # the script's own "auto" would take a GPU

@@ -286,7 +286,6 @@ NUM_KERNELS = {decode: 1, prefill: 1, store: 1, levers: 6}
 # By what a compilation takes: a second or two, but up to 20 for the last ones.
 FEW = [
     (75, decode, 128, FLOAT16, 2),
-    (75, prefill, 128, FLOAT16, False),
     (86, decode, 128, FLOAT16, 16),
     (90, prefill, 128, BFLOAT16, False),
 ]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nanovllm import RequestOutput, SamplingParams
 from tests.engine import hash_model
-from tests.engine.conftest import all_levers_are_off
+from tests.engine.conftest import a_tenth, all_levers_are_off
 from tests.engine.hash_model import VOCAB_SIZE, check_clean, expected
 from tests.engine.interrupts import InterruptAtLine
 from tests.engine.oracles import check_block_manager
@@ -78,7 +78,7 @@ def test_the_model_sees_the_whole_context():
     assert len({tuple(token_ids) for token_ids in reference}) == 20
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     options=engine_options,
     pool=st.integers(20, 150),
@@ -131,7 +131,7 @@ def check_run(llm, arrivals, aborts):
 @ahead_or_not
 def test_many_more_runs(runs_ahead):
     rng = random.Random(runs_ahead)
-    for _ in range(120):
+    for _ in range(a_tenth(120)):
         options = {
             "kvcache_block_size": rng.choice([1, 2, 3, 4, 5, 8, 16, 32]),
             "max_num_batched_tokens": rng.randrange(1, 65),
@@ -219,7 +219,7 @@ def make_experiment(victim, choice, **options):
     return llm
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     options=engine_options,
     experiment=experiments,
@@ -254,7 +254,7 @@ def test_experiments_under_pressure(victim, choice, runs_ahead):
 # Memory that is full.
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     options=engine_options,
     pool=st.integers(40, 150),
@@ -422,7 +422,7 @@ def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
     with make_engine(runs_ahead=runs_ahead, **options) as llm:
         number, done = 0, False
         while not done:
-            number += 1 if number < 30 else 3
+            number += 1 if number < 30 else 5
             llm.scheduler.reset([])  # an empty cache, so that each round is the same
             scene = Scene(llm)
             for _ in range(num_steps):

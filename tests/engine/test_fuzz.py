@@ -26,7 +26,7 @@ from nanovllm.model_files import load_tokenizer
 from nanovllm.models.qwen3 import Qwen3ForCausalLM
 from nanovllm.utils.loader import load_model
 
-from .conftest import make_tiny_model
+from .conftest import a_tenth, in_two_sizes, make_tiny_model
 from .oracles import check_block_manager
 
 VOCAB_SIZE, MAX_MODEL_LEN = 320, 40
@@ -68,11 +68,9 @@ def is_documented(error, name):
     return isinstance(error, TypeError | ValueError) and name in str(error)
 
 
-def many(quick, slow):
-    """A test in two sizes."""
-    return pytest.mark.parametrize(
-        "max_examples", [quick, pytest.param(slow, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
-    )
+def many(quick, whole):
+    """A test in two sizes. The quick one draws what the other one begins with."""
+    return in_two_sizes("max_examples", quick, a_tenth(whole))
 
 
 def draw(strategy, max_examples, check):
@@ -109,7 +107,7 @@ def fuzz_params(llm, kind, max_examples, run):
     draw(st.tuples(st.sampled_from(names), anything), max_examples, check)
 
 
-@many(800, 5000)
+@many(400, 5000)
 def test_any_sampling_params(llm, max_examples):
     """Whatever is accepted also works."""
 
@@ -132,7 +130,7 @@ def test_any_beam_search_params(llm, max_examples):
     fuzz_params(llm, BeamSearchParams, max_examples, run)
 
 
-@many(1500, 8000)
+@many(600, 8000)
 def test_any_config(path, max_examples):
     names = [name for name, field in Config.__dataclass_fields__.items() if field.init]
 
@@ -178,7 +176,7 @@ def bundled():
     return load_tokenizer(config.model_path), config
 
 
-@many(300, 5000)
+@many(200, 5000)
 def test_any_text_survives_the_bundled_tokenizer(bundled, max_examples):
     tokenizer, config = bundled
 
@@ -201,7 +199,7 @@ def bundled_llm():
         yield llm
 
 
-@many(30, 200)
+@many(15, 200)
 def test_any_text_through_the_bundled_model(bundled_llm, max_examples):
     def check(prompt):
         params = SamplingParams(temperature=1.0, max_tokens=3)
@@ -244,7 +242,7 @@ def test_a_very_long_text(bundled_llm, length):
 # Bytes of weights and words of a config.
 
 
-@many(200, 1500)
+@many(100, 1500)
 def test_any_damage_to_a_safetensors_file(path, tmp_path, max_examples):
     """Loaded, if only numbers have changed, or a `ValueError`."""
     config = Config(path)
@@ -280,7 +278,7 @@ def test_any_damage_to_a_safetensors_file(path, tmp_path, max_examples):
     draw(st.lists(damage, min_size=1, max_size=3), max_examples, check)
 
 
-@many(200, 1500)
+@many(100, 1500)
 def test_any_header_of_a_safetensors_file(path, tmp_path, max_examples):
     """Well-formed JSON that says wrong things of the tensors."""
     model, file = Qwen3ForCausalLM(Config(path).hf_config), tmp_path / "model.safetensors"
@@ -536,10 +534,7 @@ class Engine(RuleBasedStateMachine):
         check_block_manager(scheduler.block_manager, queued)
 
 
-@pytest.mark.parametrize(
-    "examples, steps",
-    [(15, 25), pytest.param(80, 40, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
-)
+@in_two_sizes("examples, steps", (8, 20), (a_tenth(80), 40), timeout=400)
 def test_the_interface_in_any_order(path, examples, steps):
     roomy = {"kvcache_block_size": 64, "num_kvcache_blocks": 2, "max_num_seqs": 1, "enable_prefix_caching": False}
     with LLM(path, max_model_len=MAX_MODEL_LEN, **roomy) as one_by_one:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nanovllm import LLM, SamplingParams
 
+from .conftest import a_tenth
 from .reference import (
     LOGITS_TOLERANCE,
     Reference,
@@ -88,7 +89,7 @@ def test_logits_and_greedy_tokens_are_those_of_hugging_face(options, prompts, se
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@heavy(max_examples=250)
+@heavy(max_examples=a_tenth(250))
 @parity_draws
 def test_logits_and_greedy_tokens_are_those_of_hugging_face_many_draws(options, prompts, seed, spelling):
     check_parity(options, prompts, seed, spelling)

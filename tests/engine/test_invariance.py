@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nanovllm import LLM, SamplingParams
 
-from .conftest import make_tiny_model
+from .conftest import a_tenth, make_tiny_model
 from .reference import Reference, assert_clean, drain, heavy
 
 VOCAB_SIZE = 320
@@ -109,7 +109,7 @@ def test_greedy_tokens_do_not_depend_on_how_they_are_computed(data, model, refer
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@heavy(max_examples=400)
+@heavy(max_examples=a_tenth(400))
 @given(data=st.data())
 def test_greedy_tokens_do_not_depend_on_how_they_are_computed_many_draws(data, model, reference):
     check_invariance(data, model, reference)

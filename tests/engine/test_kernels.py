@@ -139,7 +139,8 @@ def test_attention_in_the_interpreter():
 
 
 @needs_interpreted_loops
-@pytest.mark.parametrize("head_dim", [128, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("head_dim", [128, 256])
 def test_attention_with_the_tiles_of_a_small_gpu_in_the_interpreter(head_dim):
     cases = [([18, 50], [16, 3], 16, 2, 1), ([5, 70], [0, 0], 16, 1, 1)]
     run_interpreted(f"check_attention('cpu', torch.float32, {cases}, {head_dim}, kilobytes=64)")
@@ -367,6 +368,7 @@ def test_overlap_belongs_to_its_thread():
 
 
 @needs_triton
+@pytest.mark.slow
 def test_the_kernels_of_the_levers_in_the_interpreter():
     run_interpreted(
         "for dtype in DTYPES.values():\n"
@@ -377,6 +379,7 @@ def test_the_kernels_of_the_levers_in_the_interpreter():
 
 
 @needs_triton
+@pytest.mark.slow
 def test_small_products_and_folded_layers_in_the_interpreter():
     run_interpreted(
         "check_small_linear('cpu', torch.float32)\n"

@@ -193,7 +193,7 @@ def check_combinations(directory, combinations, backend):
 
 @needs_interpreted_loops
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", ["[:4]", pytest.param("[4:]", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", ["[:1]", *[pytest.param(part, marks=pytest.mark.slow) for part in ("[1:4]", "[4:]")]])
 def test_every_pair_of_levers_gives_the_tokens_of_the_plain_engine(tmp_path, part):
     run_levers(f"check_combinations({str(tmp_path)!r}, pairwise(){part}, 'triton')", timeout=280)
 
@@ -394,4 +394,7 @@ print([name for name in LEVERS if f"nanovllm.levers.{name}" in sys.modules], "tr
 
 def test_with_all_levers_off_none_of_them_is_even_imported():
     result = subprocess.run([sys.executable, "-c", PLAIN], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert result.stdout.split("\n")[:2] == ["set()", "[] False"], result.stdout + result.stderr
+    # Where torch finds a GPU, it loads Triton by itself.
+    allowed = ["[] False", "[] True"] if torch.cuda.is_available() else ["[] False"]
+    classes, modules = result.stdout.split("\n")[:2]
+    assert classes == "set()" and modules in allowed, result.stdout + result.stderr

@@ -388,6 +388,7 @@ def test_a_scheduler_takes_the_ranks_config(path):
     assert steps[0] == steps[1]
 
 
+@pytest.mark.slow
 def test_one_step_ahead_with_ranks(path, one_rank, monkeypatch):
     """The same tokens, whatever ends a request, and nothing of an interrupted step comes back."""
     full = tokens(one_rank, PROMPTS, GREEDY)
