@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import nbformat
 import pytest
 
 from exercises.kit import manifest, notebooks
@@ -10,13 +11,39 @@ from nanovllm import SamplingParams
 from nanovllm.config import Config
 
 SOURCES = notebooks.sources()
+EXERCISES = manifest.load().values()
+each_chapter = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+each_with_exercises = pytest.mark.parametrize(
+    "source",
+    [source for source in SOURCES if "{{exercise" in source.read_text(encoding="utf-8")],
+    ids=lambda source: source.stem,
+)
+
+
+def chapter_of(source):
+    return f"ch{source.stem[:2]}"
+
+
+def code_of(source):
+    return [cell.source for cell in notebooks.derive(source).cells if cell.cell_type == "code"]
+
+
+def calls(cells, name):
+    """First arguments of all calls of a function, each with the number of its cell."""
+    pattern = re.compile(rf"""(?<![\w.]){name}\(\s*["']([^"']+)["']""")
+    return [
+        (i, match[1])
+        for i, cell in enumerate(cells)
+        if cell.cell_type == "code"
+        for match in pattern.finditer(cell.source)
+    ]
 
 
 def test_there_are_chapters():
     assert SOURCES[0].stem == "01_project_overview"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@each_chapter
 def test_torch_is_loaded_by_the_engine(source):
     """Which tells torch, before it is loaded, how its threads wait; on a busy laptop that is a factor."""
     lines = [line for cell in notebooks.derive(source).cells for line in cell.source.splitlines()]
@@ -27,7 +54,7 @@ def test_torch_is_loaded_by_the_engine(source):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@each_chapter
 def test_chapter_runs_in_any_folder(source, tmp_path):
     notebook = notebooks.derive(source)
     notebooks.execute(notebook, tmp_path)
@@ -39,12 +66,10 @@ def test_chapter_runs_in_any_folder(source, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "source", [s for s in SOURCES if "{{exercise" in s.read_text(encoding="utf-8")], ids=lambda source: source.stem
-)
+@each_with_exercises
 def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path):
-    chapter = f"ch{source.stem[:2]}"
-    solved = [exercise for exercise in manifest.load().values() if exercise.chapter <= chapter]
+    chapter = chapter_of(source)
+    solved = [exercise for exercise in EXERCISES if exercise.chapter <= chapter]
     notebook = notebooks.derive(source)
     notebooks.execute(notebook, tmp_path, answers={exercise.id: exercise.reference() for exercise in solved})
     shown = [str(cell.outputs) for cell in notebook.cells if cell.source.startswith(f"%%exercise {chapter}.")]
@@ -52,7 +77,7 @@ def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path):
     assert all(": passed" in text for text in shown), shown
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@each_chapter
 def test_chapter_has_the_parts_that_every_chapter_has(source):
     headings = [
         line.lstrip("# ").strip()
@@ -65,7 +90,7 @@ def test_chapter_has_the_parts_that_every_chapter_has(source):
         assert part in headings
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@each_chapter
 def test_cells_are_short(source):
     for cell in notebooks.derive(source).cells:
         if cell.cell_type == "code":
@@ -73,6 +98,63 @@ def test_cells_are_short(source):
         elif "```" not in cell.source:
             prose = [line for line in cell.source.splitlines() if not line.startswith("|")]
             assert len(" ".join(prose).split()) <= 130, cell.source
+
+
+@each_chapter
+def test_a_chapter_has_at_most_70_cells(source):
+    assert len(notebooks.derive(source).cells) <= 70
+
+
+@each_chapter
+def test_every_prediction_is_revealed_once_and_later(source):
+    cells = notebooks.derive(source).cells
+    asked, revealed = calls(cells, "predict"), calls(cells, "reveal")
+    names = [name for _, name in asked]
+    assert len(set(names)) == len(names) and sorted(names) == sorted(name for _, name in revealed)
+    reveals = {name: i for i, name in revealed}
+    for i, name in asked:
+        text = cells[i].source
+        assert reveals[name] > i or (reveals[name] == i and text.index("predict(") < text.rindex("reveal(")), name
+    assert "my_guess" not in "\n".join(cell.source for cell in cells)
+
+
+@pytest.mark.slow  # though quick: in a learner's checkout the outputs are theirs
+@each_chapter
+def test_a_committed_notebook_shows_nothing_from_a_prediction_to_its_reveal(source):
+    cells = nbformat.read(notebooks.ROOT / "notebooks" / f"{source.stem}.ipynb", as_version=4).cells
+    reveals = {name: i for i, name in calls(cells, "reveal")}
+    for first, name in calls(cells, "predict"):
+        for cell in cells[first : reveals[name] + 1]:
+            assert not cell.get("outputs"), f"{name} is answered below\n{cell.source}"
+    assert any(cell.get("outputs") for cell in cells)
+
+
+@each_chapter
+def test_code_of_pictures_is_elsewhere(source):
+    """More than six lines of it are a function of notebooks/figures.py."""
+    for code in code_of(source):
+        drawing = [line for line in code.splitlines() if re.search(r"\b(axis|plt|figure)\.|\baxes\b", line)]
+        assert len(drawing) <= 6, code
+
+
+@each_chapter
+def test_shown_code_of_the_package_fits_100_columns(source):
+    for cell in notebooks.derive(source).cells:
+        shown = (
+            [cell.source]
+            if cell.source.startswith("%%exercise")
+            else re.findall(r"```python\n(.*?)```", cell.source, re.S)
+        )
+        assert [line for code in shown for line in code.splitlines() if len(line) > 100] == []
+
+
+@each_with_exercises
+def test_a_chapter_with_exercises_has_an_open_one_and_says_how_far_one_is(source):
+    kinds = [exercise.kind for exercise in EXERCISES if exercise.chapter == chapter_of(source)]
+    assert "open" in kinds or len(kinds) == 1
+    code = "\n".join(code_of(source))
+    assert len(re.findall(r"(?<![\w.])staircase\(", code)) == 1
+    assert len(re.findall(r"\bwhose\(", code)) >= 1
 
 
 @pytest.mark.parametrize("options", [Config, SamplingParams], ids=lambda options: options.__name__)
