@@ -59,13 +59,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status (0: all is well, 1: there are problems)."""
+    """Run one command; returns the exit status (0: all is well, 1: there are problems, 130: Ctrl-C)."""
     options = _parser().parse_args(arguments)
-    if options.command == "sync":
-        return _sync(options)
-    from .kit import terminal  # imports rich and the engine's helpers: too slow to do before the arguments are right
+    try:
+        if options.command == "sync":
+            return _sync(options)
+        from .kit import terminal  # imports rich and the engine's helpers: too slow before the arguments are right
 
-    return terminal.run(options)
+        return terminal.run(options)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
 
 
 def _sync(options: argparse.Namespace) -> int:

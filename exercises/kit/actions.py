@@ -14,6 +14,7 @@ from .report import Message
 from .staircase import staircase
 from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
 
+STOPPED = "Stopped. Nothing was noted down."
 FIGURES = manifest.ROOT / "notebooks"  # figures.py, the pictures of the notebooks
 
 
@@ -30,6 +31,8 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
             return Message(str(error.args[0]), kind="failed")
         except OSError as error:
             return _not_written(error)
+        except KeyboardInterrupt:
+            return Message(STOPPED)
 
     return call
 
@@ -213,6 +216,8 @@ def exercise(line: str, cell: str | None = None) -> Message | None:
         return Message(str(error.args[0]), kind="failed")
     except OSError as error:
         return _not_written(error)
+    except KeyboardInterrupt:
+        return Message(STOPPED)
 
 
 def _exercise(exercise_id: str, cell: str, options: list[str]) -> Message | None:

@@ -33,10 +33,9 @@ from tqdm import tqdm
 from . import runner
 from .assemble import Package, with_options
 from .manifest import ROOT
+from .runner import CASE_MARK
 
 STEPS_SHOWN = 10
-PRINTS_SHOWN = 2000  # characters
-CASE_MARK = "\0case "  # a line of it tells where the prints of a case begin
 LONGEST_VALUE = 400
 Says = str | dict[Any, str] | Callable[[Any], str | None] | None
 # What the plugged-in engine works on: shared prefixes, prompts that are cut into chunks, and too few blocks for all.
@@ -91,10 +90,10 @@ class Verdict:
 
 
 def prints_of(text: str, case_name: str | None = None) -> str:
-    """What was printed during a case (by default the last one that was begun), cut to a readable length."""
+    """What was printed during a case (by default the last one that was begun)."""
     parts = [part.partition("\n") for part in text.split(CASE_MARK)[1:]]
     chosen = [rest for head, _, rest in parts if case_name in (None, head.split("|")[0])] or [text]
-    return chosen[-1] if len(chosen[-1]) <= PRINTS_SHOWN else chosen[-1][:PRINTS_SHOWN] + "\n[cut here]"
+    return chosen[-1]
 
 
 def last_story(text: str) -> str:

@@ -4,21 +4,26 @@ The processes are forked from a server that has the large libraries loaded alrea
 milliseconds and nothing of an earlier one is left; where the system cannot fork they are started afresh.
 """
 
+import difflib
 import faulthandler
 import gc
+import io
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from .assemble import Package, Piece
 
@@ -31,7 +36,10 @@ PRELOADED = [
     "transformers.models.auto.tokenization_auto",
 ]
 START_LIMIT = 180.0  # seconds until torch is imported; the first time on a cold disk that takes a while
-LONGEST_PRINTS = 1_000_000  # characters
+PATIENCE = 4  # times the limit of computing: seconds in all, for what waits, and for a busy machine
+CASE_MARK = "\0case "  # a line of it tells where the prints of a case begin
+MOST_LINES = 30  # of what is printed in a case
+MOST_PRINTS = 4000  # characters of it
 LONGEST_MESSAGE = 300  # characters of an error's own text
 LONGEST_TRACEBACK = 8  # lines, two for each call; an even number of calls
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
@@ -46,12 +54,14 @@ class Outcome:
         value: what it returned.
         prints: what it printed.
         where: for "timeout", the learner's line it was at; for "raised" and "crashed", what is known.
+        seconds: how long it computed.
     """
 
     kind: str
     value: Any = None
     prints: str = ""
     where: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 def prepare_triton() -> None:
@@ -68,34 +78,51 @@ def warm_up() -> None:
     if CAN_FORK:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        multiprocessing.forkserver.ensure_running()
+        with _interrupts_ignored():
+            multiprocessing.forkserver.ensure_running()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile does not hear Ctrl-C; who started it ends it."""
+    before = None
+    with suppress(ValueError):  # not in the main thread, which alone may do so
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def run(function: Callable[..., Any], *args: Any, package: Package, limit: float = 10.0) -> Outcome:
-    """Call `function(package, *args)` in a process of its own.
+    """Call `function(package, *args)` in a process of its own, which ends with all that it has started.
 
     Args:
         function: a function of a module, so that the process can import it.
         package: imported before the clock starts.
-        limit: seconds.
+        limit: seconds of computing; `PATIENCE` times as many may pass.
     """
     warm_up()
     context: Any = multiprocessing.get_context("forkserver" if CAN_FORK else "spawn")
     with tempfile.TemporaryDirectory() as folder:
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(sending, folder, function, package, args, limit), daemon=False)
-        with _no_main_module():
-            process.start()
-        sending.close()
         try:
+            with _no_main_module():
+                process.start()
+            sending.close()
             outcome = _wait(receiving, process, limit)
         finally:
+            with suppress(AttributeError, OSError, TypeError):  # no groups here; or it has ended; or not begun
+                os.killpg(process.pid, signal.SIGKILL)
             if process.is_alive():
                 process.kill()
-            process.join()
-        outcome.prints = _read(Path(folder, "prints"))
-        if outcome.kind == "timeout":
-            outcome.where = stack_lines(_read(Path(folder, "stack")), package)
+                process.join()
+        outcome.prints, more = _read(Path(folder, "prints")), _read(Path(folder, "more"))
+        outcome.prints += f"... {int(more):,} more lines\n" if int(more or 0) > 0 else ""
+        if stack := _read(Path(folder, "stack")):
+            outcome = Outcome("timeout", prints=outcome.prints, where=stack_lines(stack, package))
     return outcome
 
 
@@ -111,15 +138,45 @@ def _no_main_module() -> Iterator[None]:
 
 
 def _wait(receiving: multiprocessing.connection.Connection, process: Any, limit: float) -> Outcome:
-    try:
-        for seconds in (START_LIMIT, limit + 1.0):  # first it says that it is ready, then what came out
-            if not receiving.poll(seconds):
-                return Outcome("timeout")
+    for seconds in (START_LIMIT, PATIENCE * limit + 5.0):  # first it says that it is ready, then what came out
+        multiprocessing.connection.wait([receiving, process.sentinel], seconds)
+        if not receiving.poll() and process.is_alive():
+            return Outcome("timeout")
+        try:
+            if not receiving.poll():  # something that it has started may hold the other end
+                raise EOFError
             outcome = receiving.recv()
-        return outcome
-    except EOFError:
-        process.join()
-        return Outcome("crashed", where=(f"the process ended by itself, with exit status {process.exitcode}",))
+        except EOFError:
+            process.join()
+            return Outcome("crashed", where=(f"the process ended by itself, with exit status {process.exitcode}",))
+    return outcome
+
+
+class _Prints(io.TextIOWrapper):
+    """Keeps the first lines that are printed in each case, and counts the others, in a file of their own."""
+
+    def __init__(self, folder: str) -> None:
+        prints, self.more = (io.FileIO(f"{folder}/{name}", "w") for name in ("prints", "more"))
+        super().__init__(prints, "utf-8", "replace", line_buffering=True)
+        self.lines = self.hidden = self.characters = 0
+
+    def write(self, text: str) -> int:
+        if text.startswith(CASE_MARK):
+            super().write(f"... {self.hidden:,} more lines\n" if self.hidden > 0 else "")
+            self.lines, self.hidden, self.characters = -1, 0, -len(text)
+            self.more.truncate(0)
+        for line in text.splitlines(keepends=True):
+            if self.lines < MOST_LINES and self.characters < MOST_PRINTS:
+                self.lines += line.endswith("\n")
+                self.characters += len(line)
+                is_cut = self.characters > MOST_PRINTS
+                super().write(f"{line[: MOST_PRINTS - self.characters]} ...\n" if is_cut else line)
+                self.hidden -= is_cut and not line.endswith("\n")  # its end is still to come
+            elif line.endswith("\n"):
+                self.hidden += 1
+                self.more.seek(0)
+                self.more.write(str(self.hidden).encode())
+        return len(text)
 
 
 def _child(
@@ -130,9 +187,14 @@ def _child(
     args: tuple[Any, ...],
     limit: float,
 ) -> None:
+    if not os.path.isdir(folder):  # Ctrl-C came before this process
+        os._exit(0)
+    pid = os.getpid()
+    if hasattr(os, "setsid"):
+        os.setsid()  # a group of its own, which is ended as a whole
     gc.freeze()  # what was loaded before the fork will not be garbage; the engine collects when it ends
     sys.stdin = open(os.devnull)  # noqa: SIM115 - it stays open as long as the process lives
-    sys.stdout = sys.stderr = open(Path(folder, "prints"), "w", buffering=1, encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.stderr = _Prints(folder)
     prepare_triton()
     import torch
 
@@ -143,24 +205,35 @@ def _child(
         sending.send("ready")
         is_ready = True
         with open(Path(folder, "stack"), "w") as stack:
-            faulthandler.dump_traceback_later(limit, file=stack)
+            _set_alarm(limit, stack)
+            start = time.process_time()
             value = function(package, *args)
-            faulthandler.cancel_dump_traceback_later()
-        outcome = Outcome("returned", value)
+            seconds = time.process_time() - start
+            _set_alarm(0, stack)
+        outcome = Outcome("returned", value, seconds=seconds)
     except BaseException as error:  # SystemExit too: a learner may call exit()
         outcome = Outcome("raised", where=describe_error(error, package))
         if not is_ready:
             sending.send("ready")
     sys.stdout.flush()
-    sending.send(outcome)
+    if os.getpid() == pid:  # and not a copy of this process that the learner's code has made
+        sending.send(outcome)
     os._exit(0)  # all is said; taking torch apart in good order would cost more than the whole check
 
 
+def _set_alarm(limit: float, stack: TextIO) -> None:
+    """End this process after `limit` seconds of computing, and note where it is then; 0 calls it off."""
+    if hasattr(signal, "setitimer"):
+        faulthandler.register(signal.SIGPROF, stack, all_threads=False, chain=True)  # and then it ends
+        signal.setitimer(signal.ITIMER_PROF, limit)
+    if limit:
+        faulthandler.dump_traceback_later(PATIENCE * limit, file=stack, exit=True)
+    else:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def _read(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(LONGEST_PRINTS)
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def locate(path: str, line: int, package: Package) -> tuple[Piece | None, str]:
@@ -196,10 +269,23 @@ def describe_error(error: BaseException, package: Package) -> tuple[str, ...]:
         lines[half:-half] = [f"... {(len(lines) - LONGEST_TRACEBACK) // 2} more calls ..."]
     if last:
         lines.append(f"from there: {last}" if lines else last)
-    message = str(error)
+    message = str(error) + _suggestion(error)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message)} characters)"
     return (*lines, f"{type(error).__name__}: {message}".rstrip(": "))
+
+
+def _suggestion(error: BaseException) -> str:
+    """The name that may have been meant."""
+    name, known = getattr(error, "name", None) or "", []
+    if isinstance(error, AttributeError):
+        known = dir(error.obj)
+    elif isinstance(error, NameError) and name in sys.stdlib_module_names:
+        return f'; put "import {name}" into the same cell, or at the top of the file'
+    elif isinstance(error, NameError) and (frames := list(traceback.walk_tb(error.__traceback__))):
+        known = [*frames[-1][0].f_locals, *frames[-1][0].f_globals]
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _source_line(path: str, line: int) -> str:

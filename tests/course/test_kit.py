@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -297,7 +298,7 @@ def test_errors_at_different_steps_are_different_mistakes():
 
 def test_prints_of_the_failing_case_are_shown():
     result = grade(HEAD_FIRST.replace(":\n    for", ":\n    print('freeing', seq.block_table)\n    for"))
-    assert result.finding.case == "the_tail_is_handed_out_first"
+    assert result.finding.case == "the_order_of_the_free_blocks"
     assert result.prints == "freeing [0, 1, 2, 3]\nfreeing [4]\n"
 
 
@@ -364,6 +365,84 @@ def test_extra_parameters_with_defaults_are_fine():
     assert parse(DEALLOCATE, "def deallocate(self, seq, verbose=False):\n    pass\n").is_usable
 
 
+def test_the_name_that_was_meant_is_suggested():
+    body = HEAD_FIRST.replace("ref_count == 0", "ref_cout == 0")
+    assert grade(body).finding.error[-1].endswith("no attribute 'ref_cout'; did you mean ref_count?")
+    body = HEAD_FIRST.replace("in seq.block_table", "in sec.block_table")
+    assert grade(body).finding.error[-1].endswith("name 'sec' is not defined; did you mean seq?")
+    body = HEAD_FIRST.replace("seq.num_cached_tokens = 0", "seq.num_cached_tokens = math.floor(0)")
+    assert 'put "import math" into the same cell' in grade(body).finding.error[-1]
+
+
+def test_a_flood_of_prints_is_cut_by_lines_and_told():
+    prints = "    for i in range(5000):\n        print('line', i)\n    print('x' * 10**5)\n"
+    lines = grade(HEAD_FIRST.replace("    for", prints + "    for", 1)).prints.splitlines()
+    assert lines[:2] == ["line 0", "line 1"] and len(lines) == runner.MOST_LINES + 1
+    assert lines[-1] == "... 9,972 more lines"  # of both calls in this case
+    exercise = dataclasses.replace(DEALLOCATE, time_limit=0.3)
+    lines = grade(
+        "def deallocate(self, seq):\n    while True:\n        print('y' * 999)\n", exercise
+    ).prints.splitlines()
+    assert len(lines) < 10 and re.fullmatch(r"\.\.\. [\d,]+ more lines", lines[-1])
+    (line,) = grade("def deallocate(self, seq):\n    print('x' * 10**5)\n    1 / 0\n").prints.splitlines()
+    assert runner.MOST_PRINTS - 9 < len(line) <= runner.MOST_PRINTS + 4
+
+
+def test_what_waits_for_ever_is_stopped_too(monkeypatch):
+    exercise = dataclasses.replace(DEALLOCATE, time_limit=0.3)
+    result = grade("import time\n\n\ndef deallocate(self, seq):\n    time.sleep(100)\n", exercise)
+    assert "does not come to an end" in result.summary and "line 54, in deallocate" in result.details[1]
+
+
+STARTS = """\
+import os
+import subprocess
+
+started = []
+
+
+def deallocate(self, seq):
+    if not started:
+        started.append(1)
+        {}
+    return 1
+"""
+
+
+@pytest.mark.parametrize("how", ["subprocess.Popen(['sleep', '{}'])", "os.fork() or os.execvp('sleep', ['', '{}'])"])
+def test_a_check_ends_all_that_an_answer_has_started(how):
+    seconds = f"77.{os.getpid()}"
+    grade(STARTS.format(how.format(seconds)))
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [command for command in commands if seconds.encode() in command]
+
+
+def test_a_copy_of_the_process_says_nothing():
+    """Both come to the end; only one was asked."""
+    code = STARTS.format("os.fork()").partition("    return")[0] + HEAD_FIRST.partition("\n")[2]
+    assert grade(code).mistake == "head_first"
+
+
+def test_ctrl_c_in_a_check_leaves_one_line_and_no_process(tmp_path, workspace):
+    workspace.write(DEALLOCATE, "def deallocate(self, seq):\n    while True:\n        pass\n")
+    command = [sys.executable, "-m", "exercises", "check", "ch05.deallocate"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    started = time.monotonic()
+    while len(children.read_text().split()) < 2 and time.monotonic() < started + 60:  # the server and its tracker
+        time.sleep(0.05)
+    time.sleep(2)  # somewhere between loading the libraries and running the answer
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("Stopped.\n", 130)
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+
+
 def test_each_check_starts_from_a_clean_slate():
     code = HEAD_FIRST.replace("seq.block_table:", "reversed(seq.block_table):", 1)
     spoiler = "import builtins\n\n\n" + code.replace("    for", "    builtins.print = None\n    for", 1)
@@ -376,7 +455,7 @@ def test_a_message_reads_the_same_everywhere():
     text, html = repr(message), message._repr_html_()
     console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(message)
-    for words in ("not right yet", "A ends. Of its blocks", "[3, 2, 1, 0]", "[0, 1, 2, 3]"):
+    for words in ("not right yet", "A ends, then Z", "[5, 3, 2, 1, 0]", "[5, 0, 1, 2, 3]"):
         assert words in text and words in html and words in console.export_text(clear=False)
     assert "<script" not in actions.Message("<script>", [("<b>", "<i>")])._repr_html_()
 
@@ -398,10 +477,10 @@ def test_a_script_that_asks_for_a_check_is_run_once(tmp_path, workspace):
 
 
 def test_a_helper_that_fails_on_import_is_located():
-    result = grade("LIMIT = nothing\n\n\n" + HEAD_FIRST)
+    result = grade("LIMIT = missing\n\n\n" + HEAD_FIRST)
     assert result.status == "failed"
     assert result.details[0].startswith("exercises/ch05_block_manager.py, line 50")
-    assert result.details[-1] == "NameError: name 'nothing' is not defined"
+    assert result.details[-1] == "NameError: name 'missing' is not defined"
 
 
 # Unit and whole.
