@@ -4,11 +4,18 @@ An open exercise has many right answers; here is one. Some take the place of a f
 (`replaces` in the manifest): `mine("ch05.choose_block_to_evict")`.
 """
 
+import math
+import struct
+import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+
+from exercises.kit.budget_work import simulate
+from nanovllm.utils.memory import num_blocks_that_fit
 
 # Chapter 01.
 
@@ -32,6 +39,132 @@ def naive_loop(
         logits = model([*token_ids, *answer])
         answer.append(int(logits.argmax()))
     return answer
+
+
+# Chapter 03.
+
+
+def what_would_help(
+    total: int, in_use: int, activations: int, utilization: float, block_bytes: int, block_size: int
+) -> list[str]:
+    """Which options would let an engine start that has no room for a single block of KV cache.
+
+    An option is named if a change of it alone makes room for at least one block, however far it is changed:
+
+    - "gpu_memory_utilization" can be raised to 1;
+    - "max_num_batched_tokens" can be lowered, until a step takes next to nothing: count it as 0 bytes;
+    - "kvcache_block_size" can be lowered to 1: such a block takes `block_bytes / block_size`.
+
+    Args:
+        total, in_use, activations, utilization, block_bytes: as for `num_blocks_that_fit`, which says what fits.
+        block_size: tokens in a block.
+
+    Returns:
+        the names of those that help, in the order above. None if nothing has to be changed, because a block fits as it
+        is; and none if no option helps, and it has to be another model or another GPU.
+    """
+    if num_blocks_that_fit(total, in_use, activations, utilization, block_bytes):
+        return []
+    changes = {
+        "gpu_memory_utilization": (total, in_use, activations, 1.0, block_bytes),
+        "max_num_batched_tokens": (total, in_use, 0, utilization, block_bytes),
+        "kvcache_block_size": (total, in_use, activations, utilization, block_bytes // block_size),
+    }
+    return [name for name, changed in changes.items() if num_blocks_that_fit(*changed) > 0]
+
+
+def how_many_fit(lengths: Sequence[int], num_blocks: int, block_size: int, max_num_seqs: int) -> int:
+    """How many requests have room in the KV cache beside one another.
+
+    They come in the order of the list, and the first that has no room ends it: nobody overtakes.
+
+    Args:
+        lengths: tokens of each request. It takes whole blocks, as many as its tokens need; no two share one.
+        num_blocks: of the whole cache.
+        block_size: tokens that a block holds.
+        max_num_seqs: the most requests that run at once, however much room there is.
+
+    Returns:
+        a whole number (an `int`) of requests.
+    """
+    count = 0
+    for length in lengths[:max_num_seqs]:
+        num_blocks -= (length + block_size - 1) // block_size
+        if num_blocks < 0:
+            break
+        count += 1
+    return count
+
+
+def choose_options(workload: Sequence[tuple[int, int]], room: int, kv_bytes: int, step_bytes: int) -> dict[str, int]:
+    """Options with which an engine gets a workload done in few steps, with the memory there is.
+
+    The goal: with the three workloads of `exercises.kit.budget_work`, at most half as many steps as with the defaults
+    (all three together: 2,242), and with none of them more. With other workloads, and with less room, too, the engine
+    has to start: there is room for the longest request, where any options leave room for it.
+
+    Args:
+        workload: tokens of prompt and answer of each request; all of them come at once.
+        room: bytes for activations and KV cache together. What a step of `max_num_batched_tokens` tokens does not take
+            of them, the cache gets, in whole blocks.
+        kv_bytes: of one token in the cache.
+        step_bytes: of activations, for each token that a step may have.
+
+    Returns:
+        some or all of "kvcache_block_size" (a multiple of 16, as fast attention kernels want it),
+        "max_num_batched_tokens" and "max_num_seqs", with their values.
+    """
+
+    def with_steps_of(num_tokens: int) -> dict[str, int]:
+        return {"kvcache_block_size": 16, "max_num_batched_tokens": num_tokens}
+
+    def num_steps(num_tokens: int) -> float:
+        try:
+            return simulate(with_steps_of(num_tokens), workload, room, kv_bytes, step_bytes).steps
+        except MemoryError:
+            return math.inf
+
+    return with_steps_of(min((2**n for n in range(13)), key=num_steps))
+
+
+# Chapter 04.
+
+
+def codec() -> tuple[Callable[[Any], bytes], Callable[[bytes], dict[str, Any]]]:
+    """Two functions: one packs what a worker needs of a sequence for one step, the other unpacks it.
+
+    The goal: few bytes. Over the steps that the check plays (prompts in one piece and in several, decode, preemption,
+    short and long texts, large and small ids) at most an eighth of what `pickle.dumps(vars(seq))` takes.
+
+    `pack(seq)` gives bytes and leaves the sequence as it is. `unpack(data)` runs in another process and has nothing
+    but these bytes. It gives a dict:
+
+    - "seq_id": its number;
+    - "tokens": the ids of the tokens that the step computes, a list of ints (`seq.scheduled_token_ids` here);
+    - "start": the position of the first of them, `seq.num_cached_tokens`;
+    - "is_cut": whether tokens are left for a later step, `True` or `False`;
+    - "block_table": a list of ints, in order.
+
+    Ids of sequences are below 2**63, positions and ids of tokens and blocks below 2**31.
+
+    Returns:
+        `pack` and `unpack`.
+    """
+
+    def pack(seq: Any) -> bytes:
+        tokens = seq.scheduled_token_ids
+        head = struct.pack("<QII?", seq.seq_id, seq.num_cached_tokens, len(tokens), seq.is_cut)
+        return zlib.compress(head + array("i", [*tokens, *seq.block_table]).tobytes(), 1)
+
+    def unpack(data: bytes) -> dict[str, Any]:
+        whole = zlib.decompress(data)
+        size = struct.calcsize("<QII?")
+        seq_id, start, num_tokens, is_cut = struct.unpack("<QII?", whole[:size])
+        ids = array("i", whole[size:]).tolist()
+        tokens, table = ids[:num_tokens], ids[num_tokens:]
+        return {"seq_id": seq_id, "tokens": tokens, "start": start, "is_cut": is_cut, "block_table": table}
+
+    return pack, unpack
 
 
 # Chapter 05.
