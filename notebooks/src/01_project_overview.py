@@ -6,33 +6,40 @@
 # You will
 #
 # * generate your first text with nanovllm,
-# * write the simplest generation loop there is, and find out why it is slow,
+# * write the simplest generation loop there is, and race it against the engine,
 # * see what happens when many requests run at once,
 # * look inside a running engine.
 #
 # Everything here runs on a laptop's CPU, without a network. The model is part of the repository.
-# Plan half an hour.
+# Plan an hour, with the exercise.
 
 # %% [markdown]
 # ## Where we are
 #
-# At the very beginning. The engine is complete and works; you do not have to build anything yet.
-# In this chapter you use it from outside and look through its windows.
+# At the very beginning. The engine is complete and works. From chapter 3 on you write its parts yourself, one
+# function at a time, and what you have written runs in it. Below is the map of *your* engine: nothing in it is yours
+# yet.
 #
 # Run the cells in order with Shift+Enter. Change whatever you like: nothing here can break.
 
 # %%
+# %load_ext exercises
+mine()
+
+# %%
+import statistics
 import time
+from pathlib import Path
 from textwrap import fill
 
-import matplotlib.pyplot as plt
-from matplotlib.colors import ListedColormap
+import figures  # draws the pictures of this course; it is the file notebooks/figures.py
 
-# White behind every picture, so that it stays legible in a dark theme.
-plt.rcParams.update(dict.fromkeys(["figure.facecolor", "axes.facecolor", "savefig.facecolor"], "white"))
-plt.rcParams.update({"figure.figsize": (8, 3.2), "figure.dpi": 110, "axes.ymargin": 0.12})
-plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
-BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#BBBBBB"
+import nanovllm
+from nanovllm import LLM, SamplingParams
+
+import torch
+
+torch.set_num_threads(1)  # everybody races on one core: two would wait for each other when another program has one
 
 # %% [markdown]
 # ## First text
@@ -41,8 +48,6 @@ BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#
 # The name of any Qwen3 model, or a directory with its files, works too.
 
 # %%
-from nanovllm import LLM, SamplingParams
-
 llm = LLM("qwen3-tiny")
 
 # %% [markdown]
@@ -77,111 +82,135 @@ print([tokenizer.decode([token_id]) for token_id in token_ids])
 # ## One token at a time
 #
 # A language model is a function. Token ids go in. One number for each token of the vocabulary comes out: how
-# well would this token go next?
+# well would this token go next? These numbers are called **logits**.
 #
-# That is all it does. It does not write sentences. To get a sentence, somebody has to call the function, pick
-# a token, append it, and call again. That somebody is the inference engine.
-#
-# You can watch the tokens come. Each `|` below marks one arrival.
+# Here is that function, and nothing around it. We take the model as the Hugging Face library builds it, from the same
+# files.
 
 # %%
-story = "Once upon a time, there was a little girl named Mia. She had a red kite."
+from transformers import AutoModelForCausalLM
 
+hf_model = AutoModelForCausalLM.from_pretrained(llm.config.model_path, dtype=llm.config.dtype).to(llm.config.device)
+
+
+@torch.inference_mode()
+def model(token_ids):
+    """The ids of all tokens so far go in; the logits of the next token come out, float [vocabulary size]."""
+    input_ids = torch.tensor([list(token_ids)], device=hf_model.device)
+    return hf_model(input_ids, use_cache=False).logits[0, -1].float().cpu()
+
+
+story = "Once upon a time, there was a little girl named Mia. She had a red kite."
+prompt = tokenizer.encode(story)
+logits = model(prompt)
+print(f"{len(prompt)} tokens in, {len(logits):,} numbers out")
+figures.show_next_tokens(logits, tokenizer)
+
+# %% [markdown]
+# The picture shows the logits as shares of 100 %; chapter 14 tells how that is done. The largest logit stays the
+# largest share.
+#
+# This is all that a model does. It does not write sentences. To get one, somebody has to call the function, pick a
+# token, append it, and call again. That somebody is the inference engine. You can watch the tokens come. Each `|`
+# below marks one arrival.
+
+# %%
 for piece in llm.stream(story, SamplingParams(temperature=0, max_tokens=40)):
     print(piece, end="|", flush=True)
 
 # %% [markdown]
 # ## The simplest loop
 #
-# Let us write such a loop ourselves, in plain Python. We take the model as the Hugging Face library builds
-# it, from the same files, so that we need nothing but its forward pass.
+# Now you write that somebody, in its simplest form. Always taking the token with the largest logit is called
+# **greedy**; it is what `temperature=0` did above.
+#
+# When does a text end? A model is trained to say so: it writes an **end token**, in Qwen3's chats `<|im_end|>`. Some
+# models have more than one. An end token in the *prompt* ends nothing: there, it closes a message that has been read.
 
 # %%
-import torch
-from transformers import AutoModelForCausalLM
+print("end tokens:", {token_id: tokenizer.decode([token_id]) for token_id in llm.config.eos})
 
-model_directory = llm.config.model_path
-hf_model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=llm.config.dtype).to(llm.config.device)
+# %% [markdown]
+# {{exercise ch01.naive_loop}}
 
-
-@torch.inference_mode()
-def naive_generate(token_ids, num_new_tokens):
-    """Greedy decoding without any memory. Returns all tokens, and what each step computed and took."""
-    computed, seconds = [], []
-    for _ in range(num_new_tokens):
-        start = time.perf_counter()
-        input_ids = torch.tensor([token_ids], device=hf_model.device)
-        logits = hf_model(input_ids, use_cache=False).logits  # [1, len(token_ids), vocabulary]
-        next_token = int(logits[0, -1].argmax())
-        computed.append(len(token_ids))
-        token_ids = [*token_ids, next_token]
-        seconds.append(time.perf_counter() - start)
-    return token_ids, computed, seconds
-
+# %% [markdown]
+# ### Plug in
+#
+# Your loop meets the real model. Until you have written it, ours runs in its place, so that the chapter works.
 
 # %%
-prompt = tokenizer.encode(story)
-token_ids, computed, _ = naive_generate(prompt, 40)
-print(fill(tokenizer.decode(token_ids), 96))
+me = mine("ch01.naive_loop")
+naive_loop = me.package.module("labs").naive_loop
+is_mine = "ch01.naive_loop" in [answer.exercise.id for answer in me.answers]
+print("The loop that runs here is", "yours." if is_mine else "ours: yours is not written yet.")
+
+new_tokens = naive_loop(model, prompt, 40, llm.config.eos)
+print(fill(tokenizer.decode(prompt + new_tokens), 96))
+
+(answer,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=40), use_tqdm=False)
+print("The engine writes the same tokens:", answer["token_ids"] == new_tokens)
 
 # %% [markdown]
-# It works. A handful of lines, and the text is the same as above. So why does anybody need an engine?
-
-# %% [markdown]
+# A handful of lines, and the text is the same. So why does anybody need an engine?
+#
 # ### Predict
 #
-# The prompt is short, and we want 200 new tokens. Every call of the model computes something for **every**
-# token that it is given. How many tokens does the loop compute in all?
-#
-# Write down a guess before you go on.
+# Every call of the model computes something for **every** token that it is given. The prompt is short; we want 200 new
+# tokens. Write your guess into the form: a guess that turns out wrong is remembered best. The answer comes below.
 
 # %%
-my_guess = 200  # change me
+predict("computed", f"The prompt has {len(prompt)} tokens. How many does the loop compute for 200 new ones, in all?")
 
-print(f"The prompt has {len(prompt)} tokens. You expect {my_guess:,} computed tokens for 200 new ones.")
+# %% [markdown]
+# To count, we put a clock and a counter around the model. The loop does not notice: it calls a function, as before.
+
+# %%
+calls = []  # of each call: how many tokens were computed, and the seconds that it took
+
+
+def watched(token_ids):
+    start = time.perf_counter()
+    logits = model(token_ids)
+    calls.append((len(token_ids), time.perf_counter() - start))
+    return logits
+
+
+def run_loop(num_new_tokens):
+    """The loop at work; returns its new tokens, and what each call computed and took. No token ends it."""
+    calls.clear()
+    new_tokens = naive_loop(watched, prompt, num_new_tokens, eos=())
+    return new_tokens, [count for count, _ in calls], [seconds for _, seconds in calls]
+
+
+loop_tokens, loop_computed, _ = run_loop(200)
+reveal("computed", sum(loop_computed))
 
 # %% [markdown]
 # ### A picture
 #
-# First a small case: the first 16 steps. A row is one step, from top to bottom. A square is one token that
-# the model computed in that step.
+# First a small case: 16 new tokens. A row is one step, from top to bottom. A square is one token that the model
+# computed in that step.
 #
-# On the left is our loop. On the right is the engine, doing the same work. We do not have to guess what the
+# On the left is the loop. On the right is the engine, doing the same work. We do not have to guess what the
 # engine does: `llm.step()` makes one step and says how many tokens it computed, as a positive number while it
 # reads the prompt and as a negative number while it writes.
 
 
 # %%
-def engine_generate(token_ids, num_new_tokens):
-    """The same as naive_generate, but by the engine, step by step."""
-    params = SamplingParams(temperature=0, max_tokens=num_new_tokens, ignore_eos=True)
-    llm.add_request(token_ids, params)
+def run_engine(num_new_tokens):
+    """The same, by the engine, step by step."""
+    llm.add_request(prompt, SamplingParams(temperature=0, max_tokens=num_new_tokens, ignore_eos=True))
     computed, seconds, finished = [], [], []
     while not finished:
         start = time.perf_counter()
         finished, num_tokens = llm.step()
         computed.append(abs(num_tokens))
         seconds.append(time.perf_counter() - start)
-    ((_, new_token_ids),) = finished
-    return token_ids + new_token_ids, computed, seconds
+    ((_, new_tokens),) = finished
+    return new_tokens, computed, seconds
 
 
-# %%
-def draw_steps(axis, computed, title, color):
-    squares = torch.zeros(len(computed), max(computed[0] + len(computed), *computed))
-    end = 0
-    for step, count in enumerate(computed):
-        end = max(end + 1, count)
-        squares[step, end - count : end] = 1
-    axis.pcolormesh(squares, cmap=ListedColormap(["white", color]), edgecolors="white", linewidth=0.5)
-    axis.set(title=f"{title}: {sum(computed)} tokens computed", xlabel="position in the text", ylabel="step")
-
-
-figure, (left, right) = plt.subplots(1, 2, sharex=True, sharey=True)
-draw_steps(left, naive_generate(prompt, 16)[1], "loop", ORANGE)
-draw_steps(right, engine_generate(prompt, 16)[1], "engine", BLUE)
-left.invert_yaxis()
-plt.show()
+figures.show_steps(loop=run_loop(16)[1], engine=run_engine(16)[1])
 
 # %% [markdown]
 # The loop computes the whole text again in every step, although only its last token is new. The engine reads
@@ -199,53 +228,55 @@ plt.show()
 
 # %%
 p, n = len(prompt), 200
-
-
-def better_of_two(generate):
-    """Generate twice and keep the shorter time of each token: so other programs disturb the measurement less."""
-    token_ids, computed, first = generate(prompt, n)
-    token_ids, computed, second = generate(prompt, n)
-    return token_ids, computed, [min(pair) for pair in zip(first, second, strict=True)]
-
-
-token_ids, computed, loop_seconds = better_of_two(naive_generate)
-
-print(f"your guess  {my_guess:>7,}")
-print(f"counted     {sum(computed):>7,}")
-print(f"formula     {n * p + n * (n - 1) // 2:>7,}")
-print(f"engine      {p + n - 1:>7,}")
+print(f"loop, counted      {sum(loop_computed):>7,}")
+print(f"loop, formula      {n * p + n * (n - 1) // 2:>7,}")
+print(f"engine, formula    {p + n - 1:>7,}")
 
 # %% [markdown]
 # The square of $n$ is what hurts. When the text gets long, twice as much of it is nearly four times as much work.
-
-# %% [markdown]
-# ### Measured
 #
-# Counting is one thing, time another. Here is how long each new token took, on this computer, just now.
+# ### Predict
+#
+# Counting is one thing, time another. The model is small, and a call costs something however few tokens it gets.
 
 # %%
-engine_token_ids, computed, engine_seconds = better_of_two(engine_generate)
-
-figure, axis = plt.subplots()
-axis.plot([1000 * s for s in loop_seconds], color=ORANGE)
-axis.plot([1000 * s for s in engine_seconds], color=BLUE)
-axis.annotate("loop", (n, 1000 * loop_seconds[-1]), color="black", xytext=(4, 0), textcoords="offset points")
-axis.annotate("engine", (n, 1000 * engine_seconds[-1]), color="black", xytext=(4, 0), textcoords="offset points")
-axis.set(xlabel="new token", ylabel="milliseconds", ylim=0, title="time for each new token, measured on this run")
-plt.show()
-
-# %%
-loop_speed, engine_speed = n / sum(loop_seconds), n / sum(engine_seconds)
-
-print(f"loop    {loop_speed:6.0f} tokens/s")
-print(f"engine  {engine_speed:6.0f} tokens/s, {engine_speed / loop_speed:.1f} times as fast on this run")
-print("same tokens:", engine_token_ids == token_ids)
+predict("race", "How many times as fast as the loop does the engine write them, on this computer?", unit="times")
 
 # %% [markdown]
-# The same tokens, in less time. The loop gets slower with every token; the engine does not.
+# A fair race takes turns. A computer does other things besides, and gets slower when it is warm; in turns, that falls
+# on both. Each runs three times, and the middle time counts: the **median**. You will meet this way of measuring in
+# every chapter.
+
+# %%
+rounds = []
+for _ in range(3):
+    rounds.append((run_loop(n), run_engine(n)))
+
+loop_total, engine_total = (statistics.median(sum(runs[i][2]) for runs in rounds) for i in (0, 1))
+print(f"loop    {n / loop_total:6.0f} tokens/s")
+print(f"engine  {n / engine_total:6.0f} tokens/s")
+print("same tokens:", rounds[0][0][0] == rounds[0][1][0])
+reveal("race", loop_total / engine_total)
+
+# %%
+# For each of the 200 tokens, the median of the three rounds.
+loop_seconds, engine_seconds = (
+    [statistics.median(times) for times in zip(*(runs[i][2] for runs in rounds), strict=True)] for i in (0, 1)
+)
+figures.show_seconds(loop_seconds, engine_seconds)
+
+# %% [markdown]
+# The loop gets slower with every token; the engine does not.
+#
+# ### Predict
 #
 # Is the comparison fair? Two things differ: the engine computes fewer tokens, and it does less work around
-# each of them. To tell the two apart, let the Hugging Face library use its own memory of earlier tokens.
+# each of them. To tell the two apart, let the Hugging Face library use its own memory of earlier tokens. Then it
+# computes as few tokens as the engine.
+
+# %%
+PLACES = ["slower than the loop", "between the loop and the engine", "faster than the engine"]
+predict("library", "How fast does the library write with its own memory?", choices=PLACES)
 
 # %%
 input_ids = torch.tensor([prompt], device=hf_model.device)
@@ -253,29 +284,32 @@ options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 hf_model.generate(input_ids, max_new_tokens=2, **options)  # the first call prepares things
 
 
-def hf_seconds():
+def library_seconds():
     start = time.perf_counter()
     hf_model.generate(input_ids, max_new_tokens=n, **options)
     return time.perf_counter() - start
 
 
-print(f"Hugging Face, with its memory  {n / min(hf_seconds(), hf_seconds()):6.0f} tokens/s on this run")
+turns = [(library_seconds(), sum(run_engine(n)[2])) for _ in range(3)]
+library_total, engine_total = (statistics.median(times) for times in zip(*turns, strict=True))
+print(f"library, with its memory  {n / library_total:6.0f} tokens/s")
+print(f"engine, in turn with it   {n / engine_total:6.0f} tokens/s")
+reveal("library", PLACES[(library_total < loop_total) + (library_total < engine_total)])
 
 # %% [markdown]
-# From the loop to this number: fewer computed tokens. From this number to the engine: what is done around each token.
-# The longer the text, the more the first matters.
+# From the loop to this number: fewer computed tokens, and the work of remembering them. From this number to the engine:
+# what is done around each token. The longer the text and the larger the model, the more the first matters.
 
 # %% [markdown]
 # ## What the engine remembers
 #
 # How can the engine get away with one token a step? Attention, the part of the model that looks back at
-# earlier tokens, needs only two vectors of each of them: its **key** and its **value**. They never change
-# once they are computed. So the engine keeps them. This memory is the **KV cache**.
-
-# %% [markdown]
+# earlier tokens, needs only two vectors of each of them, in every layer: its **key** and its **value**. They never
+# change once they are computed. So the engine keeps them. This memory is the **KV cache**.
+#
 # Now a request has two phases:
 #
-# | phase | tokens in a step | what limits it |
+# | phase | tokens in a step | what limits it, in a large model |
 # |---|---|---|
 # | **prefill**: read the prompt | all of the prompt | arithmetic |
 # | **decode**: write the answer | one | reading weights and cache from memory |
@@ -290,8 +324,10 @@ print(f"Hugging Face, with its memory  {n / min(hf_seconds(), hf_seconds()):6.0f
 #
 # ### Predict
 #
-# One request of 64 tokens takes some time. Do 16 such requests, started together, take 16 times as long? Or 8
-# times, or twice?
+# One request of 64 tokens takes some time. Now 16 such requests are started together.
+
+# %%
+predict("batch", "How many times as long as one request do 16 together take?", unit="times")
 
 # %%
 beginnings = ["Once upon a time", "One day, a small fox", "There was an old boat", "Tom had a new ball"]
@@ -306,25 +342,18 @@ def seconds_for(batch_size):
     return time.perf_counter() - start
 
 
-# The better of two runs: something else may keep the computer busy during one of them.
-seconds = [min(seconds_for(batch_size), seconds_for(batch_size)) for batch_size in batch_sizes]
+turns = [[seconds_for(batch_size) for batch_size in batch_sizes] for _ in range(3)]
+seconds = [statistics.median(times) for times in zip(*turns, strict=True)]
+reveal("batch", seconds[batch_sizes.index(16)] / seconds[0])
 
 # %%
-figure, (left, right) = plt.subplots(1, 2)
-labels = [str(batch_size) for batch_size in batch_sizes]
-
-bars = left.bar(labels, [s / seconds[0] for s in seconds], color=BLUE)
-left.bar_label(bars, fmt="%.1f")
-left.set(xlabel="requests together", title="time, compared with one request")
-
-bars = right.bar(labels, [64 * b / s for b, s in zip(batch_sizes, seconds, strict=True)], color=GREEN)
-right.bar_label(bars, fmt="%.0f")
-right.set(xlabel="requests together", title="tokens per second, all requests")
-plt.show()
+figures.show_batches(batch_sizes, seconds, num_tokens=64)
 
 # %% [markdown]
-# Measured on this computer, just now. A request that shares its steps costs a fraction of one that runs
-# alone. This is where most of the speed of a serving engine comes from, and it is why the engine needs a
+# A request that shares its steps costs a fraction of one that runs alone. In this small model, what is shared is mostly
+# the work around a step; in a large one, the reading of the weights.
+#
+# This is where most of the speed of a serving engine comes from, and it is why the engine needs a
 # **scheduler**: something that decides, before every step, who takes part in it.
 
 # %% [markdown]
@@ -339,18 +368,21 @@ small = LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=24, max_mode
 for text, length in [(story, 60), ("One day, a small fox", 40), ("There was an old boat", 80)]:
     small.add_request(text, SamplingParams(temperature=0, max_tokens=length, ignore_eos=True))
 
-print("waiting:", [seq.seq_id for seq in small.scheduler.waiting])
-print("running:", [seq.seq_id for seq in small.scheduler.running])
+
+def show_queues():
+    print("waiting:", [seq.seq_id for seq in small.scheduler.waiting])
+    print("running:", [seq.seq_id for seq in small.scheduler.running])
+
+
+show_queues()
 
 # %% [markdown]
 # Three requests wait. Nothing has been computed. One step changes that.
 
 # %%
 finished, num_tokens = small.step()
-
 print("computed tokens:", num_tokens)
-print("waiting:", [seq.seq_id for seq in small.scheduler.waiting])
-print("running:", [seq.seq_id for seq in small.scheduler.running])
+show_queues()
 
 # %% [markdown]
 # All three prompts were read in one step (the number is positive: prefill). From now on every step gives one
@@ -367,31 +399,16 @@ for _ in range(30):
 for seq in small.scheduler.running:
     print(f"request {seq.seq_id}: {seq.num_tokens} tokens, block table {seq.block_table}")
 
-
-# %%
-def draw_pool(axis, llm, title):
-    """One square for each block of the cache, with the number of the request that holds it."""
-    owner = {block: seq.seq_id for seq in llm.scheduler.running for block in seq.block_table}
-    num_blocks = len(llm.scheduler.block_manager.blocks)
-    for block in range(num_blocks):
-        x, y = block % 12, block // 12
-        color = (BLUE, ORANGE, PINK)[owner[block] % 3] if block in owner else "white"
-        axis.add_patch(plt.Rectangle((x, y), 0.92, 0.92, facecolor=color, edgecolor=GRAY))
-        axis.text(x + 0.06, y + 0.26, block, fontsize=6, color="black")
-        if block in owner:
-            axis.text(x + 0.46, y + 0.62, owner[block], ha="center", va="center", fontsize=12, color="black")
-    axis.set(xlim=(0, 12), ylim=(2, 0), title=title, aspect="equal")
-    axis.axis("off")
-
-
-figure, axis = plt.subplots(figsize=(8, 1.8))
-draw_pool(axis, small, "blocks of the cache; large: the request, small: the block's number")
-plt.show()
+figures.show_pool(small, "Blocks of the cache. Large: the request; small: the block's number")
 
 # %% [markdown]
 # ### Predict
 #
-# The request that wants only 40 tokens finishes first. What happens to its blocks? And to the two others?
+# Request 1 wants only 40 tokens, so it ends first.
+
+# %%
+MOMENTS = ["at once", "when all three are done", "when the engine ends"]
+predict("free", "When are its blocks free for others?", choices=MOMENTS)
 
 # %%
 finished = []
@@ -401,12 +418,11 @@ while not finished:
 for seq_id, new_token_ids in finished:
     print(f"request {seq_id} is done:", small.tokenizer.decode(new_token_ids)[:60], "...")
 
-figure, axis = plt.subplots(figsize=(8, 1.8))
-draw_pool(axis, small, "after the first request has finished")
-plt.show()
+reveal("free", MOMENTS[0])
+figures.show_pool(small, "After the first request has ended")
 
 # %% [markdown]
-# Its blocks are free for others at once. The other requests did not notice: they go on in the very next step,
+# Whoever needs room next may have them. The two others did not notice: they go on in the very next step,
 # and a new request could take the free place. This is called **continuous batching**.
 
 # %%
@@ -424,7 +440,8 @@ small.exit()
 # 2. **Run.** Send their tokens through the model, and pick a next token for each of them.
 # 3. **Take in.** Append the new tokens. Who is done leaves, and the blocks are free again.
 #
-# This is its heart. The code below is not a copy: it is cut out of the engine when this notebook is built.
+# This is its heart. The code below is not a copy: it is cut out of the engine when this notebook is built. (The link
+# above it opens the engine's own file. It holds our answers to exercises of chapter 7, so you may want to wait.)
 
 # %%
 # {{source nanovllm/engine/llm_engine.py:LLMEngine.run_step}}
@@ -435,30 +452,7 @@ small.exit()
 # The engine is a small package. Here is all of it, file by file.
 
 # %%
-from pathlib import Path
-
-import nanovllm
-
-package = Path(nanovllm.__file__).parent
-patterns = ["llm.py", "engine/*.py", "models/*.py", "layers/**/*.py", "utils/*.py", "*.py", "levers/*.py"]
-sizes, colors = {}, {}
-for pattern, color in zip(patterns, [PINK, BLUE, ORANGE, GREEN, GRAY, PINK, "white"], strict=True):
-    for file in sorted(package.glob(pattern)):
-        name = file.relative_to(package).as_posix()
-        if file.name != "__init__.py":
-            sizes.setdefault(name, len(file.read_text(encoding="utf-8").splitlines()))
-            colors.setdefault(name, color)
-
-figure, axis = plt.subplots(figsize=(8, 0.24 * len(sizes)))
-bars = axis.barh(list(sizes), list(sizes.values()), color=list(colors.values()), edgecolor=GRAY)
-axis.bar_label(bars, padding=2, fontsize=8)
-num_levers = sum(size for name, size in sizes.items() if name.startswith("levers/"))
-num_lines = sum(sizes.values()) - num_levers
-axis.set(title=f"nanovllm: {num_lines:,} lines, and {num_levers:,} of levers (white)", xlabel="lines, with comments")
-axis.tick_params(axis="y", labelsize=8)
-axis.margins(y=0.01)
-axis.invert_yaxis()
-plt.show()
+figures.show_files(Path(nanovllm.__file__).parent)
 
 # %% [markdown]
 # | part | its question |
@@ -474,18 +468,27 @@ plt.show()
 # | `models/qwen3.py` | What is the model made of? |
 # | `layers/` | What does each part of it compute? |
 # | `utils/` | How do weights get in, and how do layers learn about the batch? |
-# | `levers/` (white) | What makes it faster? |
+# | `levers/` (hatched) | What makes it faster? |
 #
 # Arrows between them go one way only: `llm → levers → engine → models → layers → utils`. You can read a file without
 # those above it. In particular, the engine knows nothing of its levers: without any of them it is complete, and that
 # plain engine is what this course builds. The levers come last, in chapter 17.
 
 # %% [markdown]
+# ## Your first step
+#
+# From here on, each chapter ends with a measurement of *your* engine, on one fixed work and on this computer. The naive
+# loop is where it begins.
+
+# %%
+staircase("01")
+
+# %% [markdown]
 # ## Change it
 #
-# * Let the loop write 400 tokens. Is the time four times that of 200? What does the curve look like?
-# * Give the small engine 8 blocks instead of 24. Do all three requests still run together? Print `waiting`
-#   and `running` after each step.
+# * Let loop and engine write 400 tokens. Is the loop's time four times that of 200? What does the curve look like?
+# * Give the small engine 8 blocks instead of 24. Do all three requests still run together? Call `show_queues()`
+#   after each step.
 # * Ask for a story of your own with `temperature=0.8`, twice. Then add `seed=1`, twice.
 
 # %% [markdown]
@@ -504,6 +507,19 @@ plt.show()
 # * Why do keys and values of old tokens never change? What would have to be different for them to change?
 # * The engine's curve is flat here. Would it stay flat for a text of a million tokens?
 # * A request is finished and leaves the batch. Why would it be bad to wait for all others first?
+
+# %% [markdown]
+# <details><summary>Three answers to the last question: say yours first, then find its grade</summary>
+#
+# **Good enough.** "Its place in the batch would be empty, and its memory would be held for nothing."
+#
+# **Good.** "And nobody else could have them: a new request would wait for the longest one of a batch that it has
+# nothing to do with. The batch gets smaller while people queue."
+#
+# **Very good.** "And a step of a small batch costs nearly as much as one of a large batch, as the bars above show. So
+# the same seconds give fewer tokens. It would be harmless if all requests had the same length, which nobody knows."
+#
+# </details>
 
 # %% [markdown]
 # ## Read further
