@@ -181,7 +181,179 @@ def show_files(package: Path) -> None:
 # Chapter 03.
 
 
+def border() -> None:
+    """What comes from outside, the line where it is checked, and those who rely on it."""
+    _, axis = plt.subplots(figsize=(8, 2.6))
+    outside = [("your script", 2.4), ("a web form", 1.5), ("a JSON file", 0.6)]
+    inside = [("scheduler", 2.4), ("model runner", 1.5), ("sampler", 0.6)]
+    for x, color, boxes in [(0, ORANGE, outside), (7.6, BLUE, inside)]:
+        for name, y in boxes:
+            axis.add_patch(plt.Rectangle((x, y - 0.3), 2.3, 0.6, facecolor=color, edgecolor=TEXT))
+            axis.text(x + 1.15, y, name, ha="center", va="center", color=INK)
+    arrow = {"arrowstyle": "->", "color": TEXT}
+    for y in (2.4, 1.5, 0.6):
+        axis.annotate("", (3.7, 1.5), (2.4, y), arrowprops=arrow)
+        axis.annotate("", (7.5, y), (6.3, 1.5), arrowprops=arrow)
+    axis.add_patch(plt.Rectangle((3.8, 0.9), 2.4, 1.2, facecolor=GREEN, edgecolor=TEXT, linewidth=2))
+    axis.text(5, 1.5, "Config\nSamplingParams\nprompt", ha="center", va="center", color=INK)
+    axis.annotate("", (5, 0.25), (5, 0.9), arrowprops=arrow)
+    axis.text(5, 0.0, "an error that helps", ha="center")
+    axis.text(1.15, 3.0, "anything may come", ha="center", style="italic")
+    axis.text(8.75, 3.0, "nothing is checked again", ha="center", style="italic")
+    axis.set(xlim=(-0.2, 10.1), ylim=(-0.2, 3.3))
+    axis.axis("off")
+    plt.show()
+
+
+def memory_bars(budgets: list[Any]) -> None:
+    """Stacked bars: where the memory of each GPU goes, in percent, and what the cache holds.
+
+    Args:
+        budgets: of `nanovllm.viz.memory.budget_of`.
+    """
+    names = [f"{budget.setting.model} on {budget.setting.memory_gb} GB" for budget in budgets]
+    _, axis = plt.subplots(figsize=(8, 3.4))
+    start = [0.0] * len(budgets)
+    parts = [("other", GRAY, "//"), ("weights", BLUE, ""), ("activations", ORANGE, "..."), ("cache", GREEN, "")]
+    for part, color, hatch in parts:
+        shares = [100 * getattr(budget, part) / budget.total for budget in budgets]
+        axis.barh(names, shares, left=start, color=color, edgecolor=TEXT, linewidth=0.4, hatch=hatch, label=part)
+        start = [a + b for a, b in zip(start, shares, strict=True)]
+    axis.axvline(90, color=TEXT, linestyle="--")
+    axis.axvline(100, color=TEXT)
+    for i, budget in enumerate(budgets):
+        text = f"{budget.num_tokens:,} tokens" if budget.num_blocks else "does not start"
+        axis.text(max(102, start[i] + 2), i, text, va="center", fontsize=8)
+    axis.set(xlabel="percent of the GPU's memory", xlim=(0, max(145, max(start) + 35)))
+    axis.invert_yaxis()
+    axis.legend(ncols=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.4, 1))
+    plt.show()
+
+
+def requests_beside_one_another(lengths: list[int], counts: dict[str, list[int]], limit: int) -> None:
+    """How many requests of each length fit, a line for each model and GPU.
+
+    Args:
+        lengths: tokens of a request.
+        counts: how many fit, by name, for each of the lengths.
+        limit: `max_num_seqs`.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.4))
+    for (name, numbers), color in zip(counts.items(), (ORANGE, BLUE, GREEN, PINK), strict=False):
+        axis.plot(lengths, numbers, color=color, marker="o", markersize=4, label=name)
+    axis.axhline(limit, color=TEXT, linestyle="--", linewidth=1)
+    axis.text(lengths[-1], limit * 1.15, f"max_num_seqs={limit}", fontsize=8, ha="right")
+    axis.set(xscale="log", yscale="symlog", xlabel="tokens of a request, prompt and answer", ylabel="requests at once")
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.set_yticks([0, 1, 10, 100, limit], ["0", "1", "10", "100", str(limit)])
+    axis.minorticks_off()
+    axis.set(ylim=(-0.2, 2 * limit))
+    axis.grid(alpha=0.4)
+    axis.legend(fontsize=8, loc="lower left")
+    plt.show()
+
+
+def steps_of_workloads(runs: dict[str, dict[str, Any]]) -> None:
+    """Steps and mean batch of each workload, a bar for each choice of options.
+
+    Args:
+        runs: by name of the choice, then of the workload: with `steps` and `mean_batch`.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(8, 2.8))
+    names = list(next(iter(runs.values())))
+    width = 0.8 / len(runs)
+    for axis, what, title in zip(axes, ("steps", "mean_batch"), ("steps", "requests in a decode step"), strict=True):
+        for i, ((choice, results), color) in enumerate(zip(runs.items(), (GRAY, ORANGE, GREEN), strict=False)):
+            places = [k + (i - (len(runs) - 1) / 2) * width for k in range(len(names))]
+            bars = axis.bar(places, [getattr(results[name], what) for name in names], width, color=color, label=choice)
+            axis.bar_label(bars, fmt="%.0f", fontsize=8, color=TEXT)
+        axis.set_xticks(range(len(names)), names)
+        axis.set(title=title, yticks=[])
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    plt.show()
+
+
 # Chapter 04.
+
+
+def slots_of_requests(lengths: list[int], in_blocks: list[int], longest: int) -> None:
+    """Slots that requests use, get in blocks, and would get if the longest text were reserved for each."""
+    _, axis = plt.subplots()
+    places = range(len(lengths))
+    axis.bar(places, [longest] * len(lengths), color="none", edgecolor=TEXT, label="the longest text allowed")
+    axis.bar(places, in_blocks, color=ORANGE, label="in blocks")
+    axis.bar(places, lengths, color=BLUE, label="tokens")
+    axis.set(xlabel="request", ylabel="slots", xticks=places, title="slots for each of twelve requests")
+    axis.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.1))
+    plt.show()
+
+
+def states() -> None:
+    """The three states of a sequence, and what leads from one to the other."""
+    _, axis = plt.subplots(figsize=(8, 2))
+    for x, name, color in [(0, "WAITING", GRAY), (4, "RUNNING", BLUE), (8, "FINISHED", GREEN)]:
+        axis.add_patch(plt.Rectangle((x, 0.6), 1.9, 0.8, facecolor=color, edgecolor=TEXT))
+        axis.text(x + 0.95, 1.0, name, ha="center", va="center", fontsize=11, color=INK)
+    moves = [((1.9, 1.2), (4, 1.2), "all its tokens are scheduled", (2.95, 1.55))]
+    moves += [((4, 0.8), (1.9, 0.8), "preempted", (2.95, 0.35)), ((5.9, 1), (8, 1), "its last token", (6.95, 1.2))]
+    moves += [((-1.2, 1), (0, 1), "arrives", (-0.7, 1.2))]
+    for start, end, name, place in moves:
+        axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": TEXT})
+        axis.text(*place, name, fontsize=9, ha="center")
+    axis.text(0.95, 1.55, "cut: it stays", fontsize=9, ha="center")
+    axis.text(4.95, 1.55, "one token a step", fontsize=9, ha="center")
+    axis.set(xlim=(-1.4, 10), ylim=(0.1, 1.9), title="the states of a sequence")
+    axis.axis("off")
+    plt.show()
+
+
+def ranges_of_a_life(life: list[Any]) -> None:
+    """A column for each step of a sequence's life: its cached, scheduled and later tokens, and the status.
+
+    Args:
+        life: what `nanovllm.viz.sequence_view.moment` says of each step.
+    """
+    _, axis = plt.subplots()
+    bottom = [0] * len(life)
+    kinds = [
+        ("cached", "cached", BLUE, ""),
+        ("scheduled", "scheduled", ORANGE, "xx"),
+        ("waiting", "later", "none", "//"),
+    ]
+    for name, label, color, hatch in kinds:
+        heights = [getattr(now, name) for now in life]
+        axis.bar(range(len(life)), heights, 0.9, bottom, color=color, hatch=hatch, edgecolor=TEXT, lw=0.5, label=label)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    for i, now in enumerate(life):
+        axis.text(i, bottom[i] + 0.6, now.status[:1], ha="center", fontsize=8)
+    axis.set(xlabel="step", ylabel="tokens", ylim=(0, max(bottom) + 6))
+    axis.set_title("its three ranges (W: WAITING, R: RUNNING, F: FINISHED)")
+    axis.legend(ncols=3, loc="upper left")
+    plt.show()
+
+
+def empty_slots(lengths: range, empty: dict[int, list[int]], waste: dict[int, float]) -> None:
+    """Empty slots in the last block by length of the text, and their share for all texts, by block size."""
+    _, (left, right) = plt.subplots(1, 2)
+    for (size, numbers), color in zip(empty.items(), (BLUE, GREEN, ORANGE), strict=False):
+        left.plot(lengths, numbers, color=color, label=f"blocks of {size}")
+    left.set(xlabel="tokens of the text", ylabel="slots", ylim=(0, 95), title="empty slots in the last block")
+    left.legend(loc="upper right", fontsize=8)
+    bars = right.bar([str(size) for size in waste], list(waste.values()), color=PINK)
+    right.bar_label(bars, [f"{share:.1%}" for share in waste.values()], color=TEXT)
+    right.set(xlabel="block size", ylabel="share of all slots", title="empty slots, all texts")
+    plt.show()
+
+
+def bytes_per_step(sizes: dict[str, list[int]]) -> None:
+    """Bytes of a sequence in each step, a line for each way to send it."""
+    _, axis = plt.subplots()
+    for (label, numbers), color in zip(sizes.items(), (ORANGE, BLUE, GREEN), strict=False):
+        axis.plot(numbers, color=color)
+        axis.annotate(label, (len(numbers), numbers[-1]), xytext=(4, -3), textcoords="offset points")
+    axis.set(xlabel="step", ylabel="bytes", ylim=0, title="one sequence, as bytes before each step")
+    axis.margins(x=0.02)
+    plt.show()
 
 
 # Chapter 05.
