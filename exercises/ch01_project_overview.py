@@ -1,0 +1,41 @@
+"""Your answers to chapter 01, project overview.
+
+Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
+marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+"""
+
+# derived: 9654c6d318ab
+# ruff: noqa
+# mypy: ignore-errors
+# fmt: off
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+import torch
+from exercises.kit.budget_work import simulate
+from nanovllm.utils.memory import num_blocks_that_fit
+
+
+# --- ch01.naive_loop
+def naive_loop(
+    model: Callable[[Sequence[int]], torch.Tensor], token_ids: Sequence[int], max_tokens: int, eos: Collection[int]
+) -> list[int]:
+    """Continue a text greedily, without a cache: every new token reads the whole text again.
+
+    Args:
+        model: takes the ids of all tokens so far; returns the logits of the next token, float [vocabulary size].
+        token_ids: ids of the prompt's tokens; the list stays as it is.
+        max_tokens: the most tokens to write, at least 1.
+        eos: ids of the end tokens. One of them ends the text, and is part of the answer.
+
+    Returns:
+        the ids of the new tokens, without those of the prompt.
+    """
+    raise NotImplementedError("ch01.naive_loop")
