@@ -8,12 +8,15 @@ vision tell apart; black text on each of them is legible.
 A function that draws takes numbers, not engines, wherever that is enough: then it works with anybody's engine.
 """
 
+import random
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#999999"
 TEXT = "#797979"  # on the page
@@ -357,6 +360,239 @@ def bytes_per_step(sizes: dict[str, list[int]]) -> None:
 
 
 # Chapter 05.
+
+
+def worst_moment(lengths: list[int], num_slots: int = 1024, num_requests: int = 300) -> tuple[list[int], int]:
+    """Requests of known lengths come and go, each in one piece of memory: the worst moment of a newcomer.
+
+    A newcomer takes the first hole that is long enough. If there is none, somebody who was chosen by chance ends.
+
+    Returns:
+        the owner of each slot, 0 for none, when the most slots were free and the newcomer still did not fit; and the
+        newcomer's length.
+    """
+    rng, memory, live, worst = random.Random(0), [0] * num_slots, [], (0, 0, [0] * num_slots)
+    for number in range(1, num_requests + 1):
+        length = rng.choice(lengths)
+        while not (fitting := [start for start, size in _holes(memory) if size >= length]):
+            if memory.count(0) >= length:
+                worst = max(worst, (memory.count(0), length, list(memory)))
+            ended = live.pop(rng.randrange(len(live)))
+            memory = [0 if owner == ended else owner for owner in memory]
+        memory[fitting[0] : fitting[0] + length] = [number] * length
+        live.append(number)
+    return worst[2], worst[1]
+
+
+def _holes(memory: list[int]) -> list[tuple[int, int]]:
+    """Runs of free slots, as (start, length)."""
+    runs, start = [], 0
+    for owner, slots in groupby(memory):
+        size = len(list(slots))
+        runs += [] if owner else [(start, size)]
+        start += size
+    return runs
+
+
+def pieces_and_blocks(memory: list[int], length: int, block_size: int = 16) -> None:
+    """One moment of a memory twice: each request in one piece, and in blocks, where the newcomer has room.
+
+    Args:
+        memory, length: as `worst_moment` returns them.
+    """
+    num_blocks = len(memory) // block_size
+    blocks, free_ids = [[0] * block_size for _ in range(num_blocks)], random.Random(1).sample(range(num_blocks), num_blocks)
+    for owner in [*dict.fromkeys(owner for owner in memory if owner), -1]:
+        count = length if owner == -1 else memory.count(owner)
+        for start in range(0, count, block_size):
+            size = min(block_size, count - start)
+            blocks[free_ids.pop()] = [owner] * size + [-2] * (block_size - size)
+    largest = max(size for _, size in _holes(memory))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+    title = f"{memory.count(0)} slots are free, the largest hole has {largest}:\na newcomer of {length} does not fit"
+    _draw_slots(left, memory, title)
+    title = f"in blocks of {block_size} it does (orange),\nand {len(free_ids)} blocks are left"
+    _draw_slots(right, [owner for block in blocks for owner in block], title)
+    figure.legend(
+        handles=[Patch(color=ORANGE, label="the newcomer"), Patch(color=GRAY, label="empty end of a last block"),
+                 Patch(facecolor="none", edgecolor=FAINT, label="free")],
+        loc="outside lower center", ncols=3,
+    )  # fmt: skip
+    plt.show()
+
+
+def _draw_slots(axis: Any, memory: list[int], title: str, width: int = 64) -> None:
+    """Slots from left to right and from top to bottom, colored by owner."""
+    colors = {owner: (BLUE, GREEN, PINK)[k % 3] for k, owner in enumerate(dict.fromkeys(memory))}
+    colors |= {0: "none", -1: ORANGE, -2: GRAY}
+    for slot, owner in enumerate(memory):
+        axis.add_patch(plt.Rectangle((slot % width, slot // width), 1, 1, facecolor=colors[owner], edgecolor="none"))
+    rows = len(memory) // width
+    axis.vlines(range(0, width + 1, 16), 0, rows, color=TEXT, linewidth=0.4)
+    axis.hlines(range(rows + 1), 0, width, color=TEXT, linewidth=0.4)
+    axis.set(xlim=(0, width), ylim=(rows, 0), title=title)
+    axis.axis("off")
+
+
+def page_tables() -> None:
+    """The page table of an operating system, and beside it the block tables of two requests that share a block."""
+    _, axes = plt.subplots(1, 2, figsize=(8, 3.2))
+    names = (("operating system", "page table", "physical memory", "page", "frame", "process"),
+             ("nanovllm", "block table", "the pool", "block", "block", "request"))  # fmt: skip
+    for axis, (title, table, memory, page, frame, owner) in zip(axes, names, strict=True):
+        tables = {"A": ([5, 2, 6], BLUE), "B": ([5, 0], PINK)}
+        holders = {frame_id: color for frames, color in tables.values() for frame_id in frames} | {5: GREEN}
+        for number in range(8):
+            axis.add_patch(plt.Rectangle((7, number), 2, 0.86, facecolor=holders.get(number, "none"), edgecolor=TEXT))
+            label, ink = f"{frame} {number}", INK if number in holders else TEXT
+            axis.text(8, number + 0.45, label, ha="center", va="center", fontsize=8, color=ink)
+        top = 0.0
+        for name, (frames, color) in tables.items():
+            axis.text(0, top + 0.3, f"{owner} {name}: {table}", fontsize=8, va="bottom")
+            for i, number in enumerate(frames):
+                y = top + 0.4 + 0.9 * i
+                axis.add_patch(plt.Rectangle((0.2, y), 2.4, 0.8, facecolor=color, edgecolor=TEXT))
+                axis.text(1.4, y + 0.42, f"{page} {i} → {number}", ha="center", va="center", fontsize=8, color=INK)
+                arrow = {"arrowstyle": "->", "color": TEXT, "linewidth": 1}
+                axis.annotate("", (6.9, number + 0.45), (2.7, y + 0.4), arrowprops=arrow)
+            top += 0.9 * len(frames) + 1.3
+        axis.text(8, -0.1, memory, ha="center", va="bottom", fontsize=8)
+        axis.set(xlim=(-0.1, 9.2), ylim=(8, -0.8), title=title)
+        axis.axis("off")
+    plt.show()
+
+
+def block_states() -> None:
+    """The four states of a block, and what moves it from one to another."""
+    _, axis = plt.subplots(figsize=(8, 3.5))
+    boxes = {
+        "free, empty": (0.2, 2.4, "none", "", "nothing is known of it"),
+        "used": (3.7, 2.4, BLUE, "", "in one block table"),
+        "shared": (7.2, 2.4, GREEN, "", "in two tables or more"),
+        "free, cached": (3.7, 0.2, "none", "///", "in no table; keeps its hash"),
+    }
+    for name, (x, y, color, hatch, text) in boxes.items():
+        edge = FAINT if hatch else TEXT
+        axis.add_patch(plt.Rectangle((x, y), 2.2, 0.9, facecolor=color, edgecolor=edge, hatch=hatch))
+        ink = INK if color != "none" else TEXT
+        label = axis.text(x + 1.1, y + 0.55, name, ha="center", va="center", fontsize=10, color=ink, weight="bold")
+        more = axis.text(x + 1.1, y + 0.22, text, ha="center", va="center", fontsize=7.5, color=ink)
+        if hatch:
+            for words in (label, more):
+                words.set_y(y + 1.04 if words is label else y - 0.2)
+    moves = [
+        ((2.4, 3.05), (3.7, 3.05), "handed out:\nallocate, may_append", (3.05, 3.42)),
+        ((3.7, 2.6), (2.4, 2.6), "last owner ends,\nit was never full", (3.05, 2.1)),
+        ((5.9, 3.05), (7.2, 3.05), "a hit: allocate", (6.55, 3.35)),
+        ((7.2, 2.6), (5.9, 2.6), "an owner ends:\ndeallocate", (6.55, 2.1)),
+        ((5.6, 2.4), (5.6, 1.4), "last owner ends:\ndeallocate", (6.35, 1.62)),
+        ((4.3, 1.4), (4.3, 2.4), "a hit: revived.\nOr evicted: it forgets", (3.45, 1.62)),
+    ]
+    for start, end, text, place in moves:
+        axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": TEXT, "linewidth": 1.3})
+        axis.text(*place, text, ha="center", va="center", fontsize=7.5)
+    axis.set(xlim=(0, 9.6), ylim=(-0.2, 3.7))
+    axis.axis("off")
+    plt.show()
+
+
+def first_tokens(waits: dict[str, list[float]]) -> None:
+    """Grouped bars: milliseconds to the first token of each question, without and with prefix cache.
+
+    Args:
+        waits: by name, a number for each question.
+    """
+    _, axis = plt.subplots(figsize=(8, 2.4))
+    for k, ((name, numbers), color) in enumerate(zip(waits.items(), (ORANGE, BLUE), strict=True)):
+        bars = axis.bar([n + 0.4 * k for n in range(len(numbers))], numbers, 0.38, color=color, label=name)
+        axis.bar_label(bars, fmt="%.0f")
+    axis.set(ylabel="ms to the first token", xlabel="question", xticks=[0.2, 1.2, 2.2, 3.2])
+    axis.set_xticklabels(["first", "second", "third", "fourth"])
+    axis.legend(ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    plt.show()
+
+
+def pool_level(levels: dict[str, list[int]], num_blocks: int) -> None:
+    """Lines: free blocks after each request, until somebody does not fit.
+
+    Args:
+        levels: by name, the number of free blocks after each request.
+        num_blocks: in the pool.
+    """
+    _, axis = plt.subplots(figsize=(8, 2.4))
+    for (name, numbers), color in zip(levels.items(), (BLUE, ORANGE), strict=False):
+        axis.plot(range(len(numbers)), numbers, color=color, marker="o", markersize=4, label=name)
+        if len(numbers) < max(map(len, levels.values())):
+            axis.annotate("the next one does not fit", (len(numbers) - 1, numbers[-1]), xytext=(8, 2),
+                          textcoords="offset points")  # fmt: skip
+    axis.set(xlabel="requests that have ended", ylabel="free blocks", ylim=(-0.5, num_blocks + 0.5))
+    axis.legend(loc="upper right")
+    plt.show()
+
+
+def stairs(traces: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """The slots of one sequence as it grows, and how many of them hold keys and values.
+
+    Args:
+        traces: by title, as `record` makes them; each of one request.
+
+    Returns:
+        by title, the blocks that were taken while it wrote.
+    """
+    _, axes = plt.subplots(1, len(traces), sharey=True)
+    taken = {}
+    for axis, (title, trace) in zip(axes, traces.items(), strict=True):
+        block_size = trace["config"]["kvcache_block_size"]
+        states = [state for step in trace["steps"] if (state := step["after"]["seqs"].get("0"))]
+        slots, stored = [block_size * len(state["table"]) for state in states], [state["kv"] for state in states]
+        axis.fill_between(range(len(states)), stored, slots, step="mid", color=GRAY, label="reserved, empty")
+        axis.fill_between(range(len(states)), 0, stored, step="mid", color=BLUE, label="keys and values")
+        taken[title] = len(states[-1]["table"]) - len(states[0]["table"])
+        axis.set(title=f"{title}: {taken[title]} taken", xlabel="step")
+    axes[0].legend(loc="lower right")
+    axes[0].set(ylabel="slots of the sequence")
+    plt.show()
+    return taken
+
+
+def real_scale() -> None:
+    """Bars: how many requests of 1,000 and of 8,000 tokens fit on a card of 80 GB, for three models.
+
+    90 % of the card, less the weights in bfloat16 and 1 GB for activations; a token takes two bytes for each of
+    2 x layers x KV heads x 128 numbers.
+    """
+    models = {"Qwen3-0.6B": (28, 0.6), "Qwen3-8B": (36, 8.2), "Qwen3-32B": (64, 32.8)}  # layers, billions of weights
+    _, axis = plt.subplots(figsize=(8, 2.6))
+    for k, (length, color) in enumerate([(1_000, BLUE), (8_000, ORANGE)]):
+        counts = []
+        for layers, billions in models.values():
+            num_blocks = int((0.9 * 80e9 - 2e9 * billions - 1e9) / (2 * layers * 8 * 128 * 2 * 256))
+            counts.append(num_blocks // -(-length // 256))
+        bars = axis.barh([n + 0.4 * k for n in range(3)], counts, 0.38, color=color, label=f"of {length:,} tokens")
+        axis.bar_label(bars, fmt="{:,.0f}", padding=3)
+    axis.set(title="Requests at the same time, on a card of 80 GB", xlabel="requests", xscale="log", xlim=(1, 2000))
+    axis.set_yticks([0.2, 1.2, 2.2], models)
+    axis.invert_yaxis()
+    axis.legend()
+    plt.show()
+
+
+def hit_rates(found: dict[str, int], total: int, bar: int) -> None:
+    """Bars: the share of all prompt tokens that each policy finds in the cache.
+
+    Args:
+        found: by policy, the number of tokens.
+        total: of all prompts.
+        bar: tokens that the exercise asks for.
+    """
+    _, axis = plt.subplots(figsize=(8, 0.6 + 0.5 * len(found)))
+    colors = [GREEN if name.startswith("your") else GRAY if "random" in name else BLUE for name in found]
+    bars = axis.barh(list(found), [100 * count / total for count in found.values()], color=colors)
+    axis.bar_label(bars, [f"{100 * count / total:.1f} %, {count:,} tokens" for count in found.values()], padding=3)
+    axis.axvline(100 * bar / total, color=PINK, linestyle="--", linewidth=1.5)
+    axis.set(title="Prompt tokens found in the cache (dashed: what is asked for)", xlim=(0, 60), xlabel="% of all")
+    axis.invert_yaxis()
+    plt.show()
 
 
 # Chapter 06.

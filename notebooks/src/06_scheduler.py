@@ -8,9 +8,10 @@
 # * count what it costs when a batch waits for its slowest member,
 # * write the five functions by which requests come in, go on, step aside and leave,
 # * cut a long prompt into chunks, and see what that does to everybody else,
-# * run out of memory on purpose, and lose nothing but time.
+# * run out of memory on purpose, and lose nothing but time,
+# * find a better rule than ours for who has to go.
 #
-# Plan an hour. Everything runs on a laptop's CPU.
+# Plan an hour and a half; the exercises are an hour of it. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -18,19 +19,17 @@
 # Requests are `Sequence`s, and the block manager hands out blocks. Nobody decides yet who gets them, and when.
 # That is the scheduler's work: before every step it chooses the sequences that take part.
 #
-# This is the map of your engine. What you have not written is ours, so that it always runs.
+# This is the map of your engine. What you have not written is ours, so that it always runs. Until this chapter's
+# functions are yours, it serves one request at a time.
 
 # %%
 # %load_ext exercises
-mine()
-
-# %%
 import logging
-import random
-from collections import Counter, deque
+from collections import deque
 
-import matplotlib.pyplot as plt
+import figures
 
+import nanovllm
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
@@ -39,17 +38,11 @@ from nanovllm.viz import BlockTable, Timeline
 from nanovllm.viz.record import record, record_scheduler
 from nanovllm.viz.timeline import totals
 
-# White behind every picture, so that it stays legible in a dark theme.
-plt.rcParams.update(dict.fromkeys(["figure.facecolor", "axes.facecolor", "savefig.facecolor"], "white"))
-plt.rcParams.update({"figure.figsize": (8, 3), "figure.dpi": 110, "axes.ymargin": 0.12})
-plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
-BLUE, ORANGE, GREEN, GRAY = "#56B4E9", "#E69F00", "#009E73", "#BBBBBB"
-
-# Blocks of four tokens, so that a picture has room for all of them. A real engine has 16 to 256. And the plain engine,
-# without the faster paths of chapter 17.
+# Blocks of four tokens, so that pictures have room; a real engine has 16 to 256. Without the levers of chapter 17.
 SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 80, "max_model_len": 256, "device": "cpu"}
 SMALL["disabled_optimizations"] = "all"
 logging.disable(logging.WARNING)  # the engine warns of very small pools; here they are wanted
+mine()
 
 # %% [markdown]
 # ## Why: the empty seats
@@ -76,31 +69,25 @@ prompts = [beginnings[i % 4] for i in range(12)]
 params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in lengths]
 
 
-def run_with(scheduler_class):
-    with LLM("qwen3-tiny", max_num_seqs=4, **SMALL) as llm:
+def run_with(scheduler_class, num_seats=4):
+    with LLM("qwen3-tiny", max_num_seqs=num_seats, **SMALL) as llm:
         llm.llm_engine.scheduler = scheduler_class(llm.config)
         return record(llm, prompts, params)
 
 
 static = run_with(StaticScheduler)
+predict("empty seats", "Static batching: which share of the seats stays empty, over all decode steps?", unit="%")
 
-# %% [markdown]
-# ### Predict
-#
-# In each decode step every seat could give one token. Which share of the seats stayed empty?
 
 # %%
-my_guess = 10  # percent; change me
-
-
-def seats(trace):
+def seats(trace, num_seats=4):
     """Seats in all decode steps, and how many of them were empty."""
     taken = [len(step["scheduled"]) for step in trace["steps"] if step["kind"] == "decode"]
-    return 4 * len(taken), 4 * len(taken) - sum(taken)
+    return num_seats * len(taken), num_seats * len(taken) - sum(taken)
 
 
 total, empty = seats(static)
-print(f"You expect {my_guess} %. Static batching: {empty} of {total} seats were empty, {100 * empty / total:.0f} %.")
+reveal("empty seats", round(100 * empty / total))
 
 # %% [markdown]
 # More than half. An empty seat is not free: the weights are read from memory for every step, whether one
@@ -111,8 +98,9 @@ print(f"You expect {my_guess} %. Static batching: {empty} of {total} seats were 
 
 # %%
 continuous = run_with(Scheduler)
-total, empty = seats(continuous)
-print(f"continuous batching: {empty} of {total} seats were empty, {100 * empty / total:.0f} %")
+for name, trace in [("static", static), ("continuous", continuous)]:
+    total, empty = seats(trace)
+    print(f"{name:10} batching: {empty:3} of {total} seats were empty, {100 * empty / total:.0f} %")
 Timeline(continuous, compare={"static": static}, name="continuous")
 
 # %% [markdown]
@@ -122,25 +110,9 @@ Timeline(continuous, compare={"static": static}, name="continuous")
 #
 # ## Two queues
 #
-# A scheduler has two queues, and every live request is in exactly one of them.
-
-# %%
-figure, axis = plt.subplots(figsize=(8, 2))
-for x, name, color in [(0.2, "waiting", GRAY), (3.6, "running", BLUE), (6.9, "finished", GREEN)]:
-    axis.add_patch(plt.Rectangle((x, 0.5), 1.6, 0.8, facecolor=color, edgecolor="black"))
-    axis.text(x + 0.8, 0.9, name, ha="center", va="center", fontsize=12, color="black")
-moves = [((-0.6, 0.9), (0.2, 0.9), "add", (-0.5, 1.0)), ((1.8, 1.1), (3.6, 1.1), "schedule_prefill", (1.95, 1.2))]
-moves += [((3.6, 0.7), (1.8, 0.7), "preempt", (2.25, 0.48)), ((5.2, 0.9), (6.9, 0.9), "postprocess", (5.4, 1.0))]
-for start, end, name, place in moves:
-    axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "black"})
-    axis.text(*place, name, fontsize=9, color="black")
-axis.set(xlim=(-0.7, 8.6), ylim=(0.2, 1.6), title="the life of a request, and what moves it")
-axis.axis("off")
-plt.show()
-
-# %% [markdown]
-# A step of the engine asks the scheduler twice: `schedule` before the model runs, `postprocess` after it. This is
-# the first of the two. You will write what it calls.
+# A scheduler has two queues, and every live request is in exactly one of them. A step of the engine asks the scheduler
+# twice: `schedule` before the model runs, `postprocess` after it. This is the first of the two. You will write what it
+# calls. The picture below shows what moves a request.
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.schedule}}
 #
@@ -172,6 +144,7 @@ for name, num_tokens in enumerate([5, 9, 3]):
     add(scheduler, name, num_tokens, max_tokens=3 if name == 0 else 5)
 while not scheduler.is_finished():
     step(scheduler)
+figures.life_of_a_request()
 
 # %% [markdown]
 # Request 0 leaves, and request 2 comes in with the very next step. Leaving at once is half of continuous
@@ -179,14 +152,35 @@ while not scheduler.is_finished():
 #
 # ## Leaving
 #
-# After each step the new token of a sequence decides: is the answer over? There are four rules, and their order
-# matters. The exercise lists them. The last one is for a rare end: a sequence that needs more blocks than the whole
-# pool has can never go on, whoever steps aside for it.
+# After each step the new token of a sequence decides: is the answer over, and why? Its reader is told: "stop", or
+# "length". There is a function for that; an engine without it only knows how long a sequence of this model may get.
+
+# %%
+predict(
+    "stop or length",
+    "The last token that max_tokens allows is the model's end token. What is the reader told?",
+    choices=["stop", "length"],
+)
+
+# %%
+question = [{"role": "user", "content": "What is 12 + 7?"}]
+with LLM("qwen3-tiny", **SMALL) as llm:
+    (answer,) = llm.chat(question, SamplingParams(temperature=0, max_tokens=60), use_tqdm=False)
+    allowed = len(answer["token_ids"])  # the end token among them
+    (answer,) = llm.chat(question, SamplingParams(temperature=0, max_tokens=allowed), use_tqdm=False)
+print(f"{answer['text']!r}, {allowed} tokens, and {allowed} were allowed")
+reveal("stop or length", answer["finish_reason"])
+
+with without("ch06.finish_reason").LLM("qwen3-tiny", **SMALL) as llm:
+    (answer,) = llm.chat(question, SamplingParams(temperature=0, max_tokens=5), use_tqdm=False)
+print(f"without finish_reason: {len(answer['token_ids'])} tokens, {answer['text']!r:.90} ...")
+
+# %% [markdown]
+# The answer is complete, and "length" would tell its reader that something is missing: the rules have an order.
+# Without them the engine knew the answer, and nobody told it to stop.
 #
-# ### Predict
-#
-# A request asks for `max_tokens=3`. Its third token is the model's end token. What should its reader be told, "stop"
-# or "length"? Which of the two would mislead?
+# Write the rules. The last one is for a rare end: a sequence that needs more blocks than the whole pool has can never
+# go on, whoever steps aside for it.
 
 # %%
 # {{exercise ch06.finish_reason}}
@@ -198,8 +192,9 @@ ends = {
     "at most 5 tokens": SamplingParams(temperature=0, max_tokens=5),
     "end tokens ignored": SamplingParams(temperature=0, max_tokens=60, ignore_eos=True),
 }
-with mine().LLM("qwen3-tiny", **SMALL) as llm:
-    question = [{"role": "user", "content": "What is 12 + 7?"}]
+me = mine()
+print(me.whose("ch06.finish_reason"))
+with me.LLM("qwen3-tiny", **SMALL) as llm:
     for name, wish in ends.items():
         (answer,) = llm.chat(question, wish, use_tqdm=False)
         print(f"{name:19} {len(answer['token_ids']):3} tokens, {answer['finish_reason']:6}  {answer['text'][:44]!r}")
@@ -209,25 +204,24 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 #
 # `finish_reason` is one question. `postprocess` does everything that comes after the model: it writes down what
 # is stored now, takes in the new tokens, and ends what is over. Three numbers of a sequence matter, all known from
-# chapter 4: `num_cached_tokens`, `num_scheduled_tokens` and `num_tokens`.
-#
-# ### Predict
-#
-# Without looking back at chapter 4: a prompt of ten tokens has been computed in one step, and a token was sampled.
-# What is `num_cached_tokens` now?
+# chapter 4: `num_cached_tokens`, `num_scheduled_tokens` and `num_tokens`. Without looking back:
 
 # %%
-my_guess = 11  # change me
+predict(
+    "stored",
+    "A prompt of ten tokens has been computed in one step, and a token was sampled. What is num_cached_tokens now?",
+)
 
+# %%
 scheduler = make_scheduler()
 add(scheduler, 0, 10)
 step(scheduler)
-seq = scheduler.running[0]
-print(f"You expect {my_guess}. It is {seq.num_cached_tokens}, and num_tokens is {seq.num_tokens}.")
+reveal("stored", scheduler.running[0].num_cached_tokens)
+print(f"num_tokens is {scheduler.running[0].num_tokens}")
 
 # %% [markdown]
-# The new token has not been through the model; its keys and values are computed in the next step. Between two steps,
-# a running sequence is always one token ahead of its cache.
+# The new token has not been through the model; its keys and values are computed in the next step. Once its prompt is
+# read, a running sequence is always one token ahead of its cache.
 
 # %%
 # {{exercise ch06.postprocess}}
@@ -236,15 +230,15 @@ print(f"You expect {my_guess}. It is {seq.num_cached_tokens}, and num_tokens is 
 # ### Plug in
 #
 # Three answers of different lengths, and the number of free blocks after every step. The moment an answer is over, its
-# blocks are free: the line jumps up. `my_run` runs your engine and records what it does, up to the first error
-# or the 200th step.
+# blocks are free: the line jumps up. `run_of` runs an engine, yours for example, and records what it does, up to the
+# first error or the 200th step.
 
 
 # %%
-def my_run(prompts, params, arrive=None, **options):
-    """A trace of your engine."""
-    with mine().LLM("qwen3-tiny", **(SMALL | options)) as llm:
-        return record(llm, prompts, params, arrive, max_steps=200, keep_error=True)
+def run_of(engine, prompts, params, arrive=None, max_steps=200, **options):
+    """A trace of an engine at work; several requests at once, unless told otherwise."""
+    with engine.LLM("qwen3-tiny", **(SMALL | {"max_num_seqs": 8} | options)) as llm:
+        return record(llm, prompts, params, arrive, max_steps=max_steps, keep_error=True)
 
 
 openings = ["Once upon a time, there was a little girl named Mia. She had a red kite."]
@@ -253,16 +247,11 @@ openings += [
     "A small frog sat in the pond and was very sad.",
 ]
 wishes = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (6, 24, 15)]
-trace = my_run(openings, wishes, num_kvcache_blocks=40)
-free = [len(moment["after"]["free"]) for moment in trace["steps"]]
-figure, axis = plt.subplots()
-axis.step(range(len(free)), free, where="post", color=GREEN, linewidth=2)
-for i, moment in enumerate(trace["steps"]):
-    for event in moment["events"]:
-        if event["event"] == "finish":
-            axis.annotate(f"{event['seq']} ends", (i, free[i]), xytext=(2, 4), textcoords="offset points")
-axis.set(xlabel="step", ylabel="free blocks", title="free blocks of 40", ylim=(0, 46), xlim=(0, len(free) + 1))
-plt.show()
+me = mine()
+print(me.whose("ch06.finish_reason", "ch06.postprocess"))
+trace = run_of(me, openings, wishes, num_kvcache_blocks=40)
+print("tokens of the answers:", [len(seq["output_ids"]) for seq in trace["seqs"].values()], "of 6, 24 and 15")
+figures.free_blocks(trace)
 
 # %% [markdown]
 # ## Coming in
@@ -274,27 +263,8 @@ plt.show()
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.refusal}}
 #
-# There are three reasons to stay out. Below is one scene for each, and two without any: request 0 has a prompt of ten
-# tokens and runs, and request 1, with six, wants to come in.
-
-# %%
-scenes = {
-    "nothing is left of the budget": ({}, 0),
-    "one seat, and it is taken": ({"max_num_seqs": 1}, 64),
-    "four blocks, three are taken": ({"num_kvcache_blocks": 4}, 64),
-    "room now, but both will grow": ({"num_kvcache_blocks": 8}, 64),
-    "plenty of everything": ({}, 64),
-}
-for name, (options, budget) in scenes.items():
-    scheduler = make_scheduler(**options)
-    for name_, num_tokens in enumerate([10, 6]):
-        add(scheduler, name_, num_tokens, max_tokens=20, ignore_eos=True)
-        if name_ == 0:
-            scheduler.postprocess(scheduler.schedule()[0], [7])
-    print(f"{name:30} {scheduler.refusal(scheduler.waiting[0], budget)}")
-
-# %% [markdown]
-# In the fourth scene nothing is in the way now, yet the pool cannot hold both to their end. More later.
+# Three reasons to stay out: the budget, the seats, the blocks. All are about this moment. That those who run will grow,
+# and that the pool may not hold them all to their end, is not among them. More of that later.
 #
 # ### The token budget
 #
@@ -304,14 +274,11 @@ for name, (options, budget) in scenes.items():
 #
 # While it is cut it stays at the head of the queue. All its blocks are its own already. No token is sampled for
 # it: half of a question has no answer.
-#
-# ### Predict
-#
-# The prompts below have 30, 9 and 12 tokens, and a step computes at most 16. How many steps until all are read?
 
 # %%
-my_guess = 6  # change me
+predict("chunks", "Prompts of 30, 9 and 12 tokens, and a step computes at most 16. How many steps until all are read?")
 
+# %%
 chunked = make_scheduler(max_num_batched_tokens=16)
 for name, num_tokens in enumerate([30, 9, 12]):
     add(chunked, name, num_tokens)
@@ -319,11 +286,28 @@ steps = 0
 while chunked.waiting:
     step(chunked)
     steps += 1
-print(f"You expect {my_guess} steps. It took {steps}.")
+reveal("chunks", steps)
+
+texts = ["One day, Tom and Mia went to the park. The sun was warm and the birds were singing in the trees."]
+texts += ["Once upon a time there was a little cat", "Once upon a time there was a little dog"]
+texts += ["Tom had a ball", "The rain fell all night.", "A frog sat in the pond"]
+wish = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+def prefills(trace):
+    """Tokens that each prefill step computed."""
+    return [sum(part["n"] for part in step["scheduled"]) for step in trace["steps"] if step["kind"] == "prefill"]
+
+
+simple = run_of(without("ch06.schedule_prefill"), texts, wish, max_num_batched_tokens=16)
+print("without schedule_prefill, six texts, 16 tokens a step allowed; computed were", prefills(simple))
 
 # %% [markdown]
 # Every step but the last is full, to the last token. Where one prompt ends, the next begins, in the same step. And
 # no decode comes in between: request 0 is complete after the second step, and has to wait for the others.
+#
+# The last line is an engine without that: one prompt a step, whole, however long it is. Six texts take six steps, the
+# first of them far too large, and nothing is found in the cache, though two begin alike.
 
 # %%
 # {{exercise ch06.schedule_prefill}}
@@ -331,36 +315,37 @@ print(f"You expect {my_guess} steps. It took {steps}.")
 # %% [markdown]
 # ### Plug in
 #
-# A real run: your engine, a budget of 16, and prompts of different lengths. Two of them begin with
-# the same words. A `+` in a lane counts tokens that came from the prefix cache and cost nothing.
+# The same texts on your engine. A `+` in a lane counts tokens that came from the prefix cache and cost nothing.
 
 # %%
-texts = ["One day, Tom and Mia went to the park. The sun was warm and the birds were singing in the trees."]
-texts += ["Once upon a time there was a little cat", "Once upon a time there was a little dog"]
-texts += ["Tom had a ball", "The rain fell all night.", "A frog sat in the pond"]
-wish = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-trace = my_run(texts, wish, arrive=[0, 0, 0, 1, 1, 1], max_num_batched_tokens=16)
-
-prompt_lengths = [len(seq["prompt_ids"]) for seq in trace["seqs"].values()]
-prefills = [sum(part["n"] for part in moment["scheduled"]) for moment in trace["steps"] if moment["kind"] == "prefill"]
-print(f"prompts of {prompt_lengths} tokens; the prefill steps computed {prefills}")
-print(f"{len(prefills)} steps; each prompt alone would have taken {sum(-(-n // 16) for n in prompt_lengths)}")
+me = mine(enable_prefix_caching=True)
+print(me.whose("ch06.schedule_prefill"))
+trace = run_of(me, texts, wish, arrive=[0, 0, 0, 1, 1, 1], max_num_batched_tokens=16)
+print("prompts of", [len(seq["prompt_ids"]) for seq in trace["seqs"].values()], "tokens")
+print("the prefill steps computed", prefills(trace), "and", totals(trace)["cached"], "tokens came from the cache")
 Timeline(trace)
 
 # %% [markdown]
 # ### What the budget does to others
 #
-# Four answers are being written when a prompt of 400 tokens arrives. How long do their readers see nothing? We try
-# several budgets, and take the time on this computer, just now.
+# Four answers are being written when a prompt of 400 tokens arrives. A budget of 512 reads it in one step, a budget of
+# 32 in many small ones.
+
+# %%
+predict(
+    "smaller chunks",
+    "With the smaller budget, the longest pause that a reader of one of the four answers sees becomes ...",
+    choices=["shorter", "longer"],
+)
 
 
 # %%
 def pause_and_longest_step(budget):
-    """Milliseconds: the longest gap between two tokens of request 0, and the longest step."""
-    options = SMALL | {"num_kvcache_blocks": 300, "max_model_len": 512, "max_num_batched_tokens": budget}
+    """Milliseconds: the longest gap between two tokens of request 0, and the longest step; on this computer, now."""
+    options = {"num_kvcache_blocks": 300, "max_model_len": 512, "max_num_batched_tokens": budget}
     work = [[7 + i, 8, 9] for i in range(4)] + [list(range(100, 500))]
-    with LLM("qwen3-tiny", **options) as llm:
-        trace = record(llm, work, SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), [0, 0, 0, 0, 6])
+    wish = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    trace = run_of(nanovllm, work, wish, [0, 0, 0, 0, 6], **options)
     gaps = [0.0]
     for moment in trace["steps"][2:]:
         gaps[-1] += moment["ms"]
@@ -373,16 +358,10 @@ budgets = [32, 64, 128, 256, 512]
 # The better of two runs: something else may keep the computer busy during one of them.
 pairs = [zip(pause_and_longest_step(budget), pause_and_longest_step(budget), strict=True) for budget in budgets]
 pauses, longest_steps = zip(*[map(min, pair) for pair in pairs], strict=True)
+reveal("smaller chunks", "longer" if pauses[0] > pauses[-1] else "shorter")
 
 # %%
-figure, axis = plt.subplots()
-labels = [str(budget) for budget in budgets]
-axis.plot(labels, pauses, color=ORANGE, marker="o", label="longest pause of a reader")
-axis.plot(labels, longest_steps, color=BLUE, marker="s", label="longest step")
-axis.set(xlabel="max_num_batched_tokens", ylabel="milliseconds", ylim=0)
-axis.set_title("while a prompt of 400 tokens is read, measured on this run")
-axis.legend(frameon=False)
-plt.show()
+figures.pauses(budgets, pauses, longest_steps)
 
 # %% [markdown]
 # A small budget makes every step short. It does not make the pause short: decode waits for *all* chunks, and many
@@ -390,9 +369,14 @@ plt.show()
 # Prefill first is kind to newcomers, and unkind to readers.
 #
 # What would help is a **mixed step**: the running sequences decode, and a chunk of the prompt takes what is left of
-# the budget. With a budget of 64 and four readers it takes seven steps either way, but the readers get 28 tokens
-# meanwhile, not none, and no pause is longer than one step, about the blue line. vLLM does that. We keep the two
-# apart, so that each step has one shape.
+# the budget. vLLM does that; we keep the two apart, so that each step has one shape. Below, with a budget of 64 and
+# four readers: seven steps either way, but with mixed ones the readers get 28 tokens meanwhile, and no pause is longer
+# than one step, about the blue line above.
+
+# %%
+ours = [(0, 64)] * 6 + [(0, 16), (5, 0), (5, 0)]
+mixed = [(4, 60)] * 6 + [(4, 40), (5, 0), (5, 0)]
+figures.budget_bars(64, {"our engine: prefill, then decode": ours, "mixed steps, as vLLM makes them": mixed})
 
 # %% [markdown]
 # ## When the blocks run out
@@ -402,34 +386,61 @@ plt.show()
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.choose_victim}}
 #
-# Whoever goes loses its blocks and waits again, as the head of the queue. Its tokens are kept: when it comes back,
-# prompt and answer so far are read as if they were one long prompt. That is **preemption by recomputation**.
-#
-# ### Predict
-#
-# Request 2 has a prompt of 4 tokens and has written 5 when it is preempted. How many tokens does it compute when
-# it comes back, if nothing of it is cached? What does its reader notice? Write it down; the cell after the exercise
-# asks for it.
+# Whoever goes loses its blocks and waits again, as the head of the queue. That is **preemption by recomputation**.
 
 # %%
-# {{exercise ch06.preempt}}
+predict(
+    "computed again",
+    "Request 2 has a prompt of 4 tokens and has written 5 when it is preempted. How many tokens does it compute when "
+    "it comes back, if nothing of it is cached?",
+)
 
 # %%
-my_guess = 4  # change me
-
 scheduler = make_scheduler(enable_prefix_caching=False)
 add(scheduler, 2, 4, max_tokens=20)
 for _ in range(5):
     step(scheduler)
-scheduler.preempt(scheduler.running[0])
-print(f"\npreempted; you expect that it computes {my_guess} tokens\n")
-step(scheduler)
+(seq,) = scheduler.running
+scheduler.preempt(seq)
+scheduler.schedule()
+reveal("computed again", seq.num_scheduled_tokens)
+
+stories = ["Once upon a time there was a little cat", "Once upon a time there was a little dog"]
+stories += ["The sun was warm", "One day, Tom and Mia went to the park"]
+wish = SamplingParams(temperature=0, max_tokens=16)
+TIGHT = {"num_kvcache_blocks": 12, "max_num_batched_tokens": 32}
+
+
+def written(trace):
+    return ", ".join(f"{seq['name']} {len(seq['output_ids'])}" for seq in trace["seqs"].values())
+
+
+print("without preempt, four stories:", written(run_of(without("ch06.preempt"), stories, wish, **TIGHT)))
 
 # %% [markdown]
-# Its reader notices a pause, and nothing else. Now for the moment when somebody has to go. It comes in the middle of a
-# decode step, for one sequence after the other, the oldest first.
+# Prompt and answer so far are read as if they were one long prompt. Its reader notices a pause, and nothing else.
+#
+# The last line is an engine without `preempt`, with four stories of 16 tokens on a pool of twelve blocks. There a
+# sequence that has to go loses its place and its blocks, and that is all. It is in no queue, and nobody will ever go on
+# with it.
+
+# %%
+# {{exercise ch06.preempt}}
+
+# %% [markdown]
+# Now for the moment when somebody has to go. It comes in the middle of a decode step, for one sequence after the other,
+# the oldest first.
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.schedule_decode}}
+#
+# Without `make_room`, whoever finds no block just waits until there is one: below first one, then two, then all.
+# Nobody gives up anything, so nothing will ever happen again.
+
+# %%
+stuck = run_of(without("ch06.make_room"), stories, wish, max_steps=40, **TIGHT)
+print("tokens of the stories:", written(stuck))
+print("steps in which somebody got on:", len(stuck["steps"]) - 1, "of 40")
+Timeline(stuck)
 
 # %%
 # {{exercise ch06.make_room}}
@@ -437,83 +448,85 @@ step(scheduler)
 # %% [markdown]
 # ### Plug in
 #
-# Four stories on a pool of twelve blocks. The engine lets in whoever fits right now, and these answers grow. The two
-# pictures share one cursor: move one, and the other follows.
+# The same four stories on your engine. The two pictures share one cursor: move one, and the other follows.
 
 # %%
-stories = ["Once upon a time there was a little cat", "Once upon a time there was a little dog"]
-stories += ["The sun was warm", "One day, Tom and Mia went to the park"]
-wish = SamplingParams(temperature=0, max_tokens=16)
-tight = my_run(stories, wish, num_kvcache_blocks=12, max_num_seqs=4, max_num_batched_tokens=32)
+me = mine(enable_prefix_caching=True)
+print(me.whose("ch06.preempt", "ch06.make_room"))
+tight = run_of(me, stories, wish, **TIGHT)
 
 timeline, table = Timeline(tight), BlockTable(tight)
 table.follow(timeline)
 timeline.step = timeline.bookmarks.get("preemption", 0)
 display(timeline, table)
 
-# %%
-roomy = my_run(stories, wish, num_kvcache_blocks=64, max_num_seqs=4, max_num_batched_tokens=32)
+roomy = run_of(me, stories, wish, **(TIGHT | {"num_kvcache_blocks": 64}))
 
 for name, trace in [("12 blocks", tight), ("64 blocks", roomy)]:
     run = totals(trace)
     print(f"{name}: {run['steps']} steps, {run['preemptions']} preemptions, {run['recomputed']} tokens computed again")
-written = [[seq["output_ids"] for seq in trace["seqs"].values()] for trace in (tight, roomy)]
-print("the same text:", written[0] == written[1])
+same = [[seq["output_ids"] for seq in trace["seqs"].values()] for trace in (tight, roomy)]
+print("the same text:", same[0] == same[1])
 
 # %% [markdown]
 # The same text, whoever had to step aside. Less memory costs time, not answers.
 #
 # ## Looking ahead
 #
-# How much is computed twice, and could it be less? The scheduler could look ahead: estimate the most blocks that all
-# will hold at any time, and let nobody in if that is more than the pool. That is one more reason to stay out,
-# `no_headroom`. It is the first **lever** that you meet: a file of its own around the plain scheduler, on unless it is
-# turned off (chapter 17).
+# Could less be computed twice? The scheduler could look ahead: estimate the most blocks that all will hold at any time,
+# and let nobody in if that is more than the pool. That is one more reason to stay out, `no_headroom`. It is the first
+# **lever** that you meet: a file of its own around the plain scheduler, on unless it is turned off (chapter 17).
 #
 # {{source nanovllm/levers/expected_length.py:SchedulerLever.refusal}}
 #
-# We give 24 requests to pools of several sizes: the real scheduler, with made-up tokens, once plain and once with the
-# lever around it.
-
+# ### Predict
+#
+# We give 24 requests to small pools: the real scheduler with made-up tokens, plain, and with the lever around it.
 
 # %%
+predict(
+    "looking ahead",
+    "Looking ahead, on a pool of 48 blocks almost nothing is computed again. How many steps do the 24 requests take?",
+    choices=["fewer steps", "more steps"],
+)
+
+# %%
+from exercises.kit import mixed_work
 from nanovllm.levers.expected_length import SchedulerLever
 
 
-def simulate(scheduler_class=Scheduler, seed=1, **options):
-    """A trace of the real scheduler with 24 random prompts and answers of known lengths; no model."""
-    rng = random.Random(seed)
-    config = Config("qwen3-tiny", **(SMALL | {"max_num_batched_tokens": 128, "max_num_seqs": 16} | options))
-    scheduler = scheduler_class(config)
-    prompts = [[rng.randrange(1, 900) for _ in range(rng.randrange(8, 40))] for _ in range(24)]
-    params = [SamplingParams(max_tokens=rng.randrange(8, 60), ignore_eos=True) for _ in prompts]
-    return record_scheduler(scheduler, config, prompts, params, max_steps=5000)
+def serve(scheduler_class, num_blocks, seed=1):
+    """The totals of 24 short requests, whose answers have known lengths; the real scheduler, and no model."""
+    config = Config("qwen3-tiny", **SMALL | mixed_work.OPTIONS | {"num_kvcache_blocks": num_blocks})
+    prompts, lengths = zip(*mixed_work.requests(seed), strict=True)
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in lengths]
+    return totals(record_scheduler(scheduler_class(config), config, prompts, params, max_steps=2000))
 
 
-pools = [32, 48, 64, 96, 128, 192]
-figure, axes = plt.subplots(1, 2)
-kinds = [(Scheduler, "what fits now", ORANGE, "o"), (SchedulerLever, "looks ahead", BLUE, "s")]
-for scheduler_class, name, color, marker in kinds:
-    runs = [totals(simulate(scheduler_class, num_kvcache_blocks=pool)) for pool in pools]
-    for axis, key, title in zip(axes, ["recomputed", "steps"], ["tokens computed again", "steps"], strict=True):
-        axis.plot([str(n) for n in pools], [run[key] for run in runs], color=color, marker=marker, label=name)
-        axis.set(xlabel="blocks in the pool", title=title)
-        axis.set_ylim(0, max(1.08 * runs[0][key], axis.get_ylim()[1]))
-axes[0].legend(frameon=False)
-plt.show()
-print("tokens of all prompts:", sum(len(seq["prompt_ids"]) for seq in simulate()["seqs"].values()))
+pools = [40, 48, 64, 96, 128, 192]
+admission = {"what fits now": Scheduler, "looks ahead": SchedulerLever}
+runs = {name: [serve(scheduler_class, pool) for pool in pools] for name, scheduler_class in admission.items()}
+now, ahead = (run[1]["steps"] for run in runs.values())
+reveal("looking ahead", "more steps" if ahead > now else "fewer steps")
+figures.looking_ahead(pools, runs)
 
 # %% [markdown]
-# Without looking ahead, the small pools compute nearly as many tokens again as all prompts have. Looking ahead avoids
-# almost all of it. It has a price: careful admission leaves some blocks empty, so there are more steps. With prompts as
-# short as these that may not pay. A prompt of thousands of tokens that is read twice stops everybody twice.
+# Looking ahead avoids almost all of the double work. It has a price: careful admission leaves some blocks empty, so
+# that there are more steps. With prompts as short as these that may not pay. A prompt of thousands of tokens that is
+# read twice stops everybody twice.
 #
-# ## Other ways
+# ## Who should go?
 #
-# Three decisions could have been made differently. A subclass and the same work show what each would bring.
-#
-# **Preempt the longest instead of the newest?** It frees more blocks at once. Ten sets of requests, on pools of 40
-# blocks:
+# The newest goes: that is our rule, and only one of many. Preempting the **longest** frees the most blocks at once, so
+# that fewer have to go. The work is mixed: a third are long texts that want a short answer, the others short questions
+# that want a long one.
+
+# %%
+predict(
+    "longest",
+    "The longest goes, not the newest. Fewer are preempted. How many tokens are computed again?",
+    choices=["fewer than before", "more than before"],
+)
 
 
 # %%
@@ -522,95 +535,110 @@ class LongestGoes(Scheduler):
         return max(self.running, key=len)
 
 
-for name, scheduler_class in [("newest", Scheduler), ("longest", LongestGoes)]:
-    runs = [simulate(scheduler_class, seed=i, num_kvcache_blocks=40) for i in range(10)]
-    sums = {key: sum(totals(run)[key] for run in runs) for key in ("preemptions", "recomputed", "steps")}
-    victims = [Counter(e["seq"] for s in run["steps"] for e in s["events"] if e["event"] == "preempt") for run in runs]
-    print(
-        f"{name:8} {sums['preemptions']} preemptions, {sums['recomputed']} tokens again, {sums['steps']} steps",
-        end="; ",
+def again(engine, scheduler_class=None):
+    """Tokens that are computed again in nine runs of the mixed work."""
+    make = scheduler_class or engine.engine.scheduler.Scheduler
+    return mixed_work.tokens_computed_again(
+        lambda **options: make(engine.config.Config("qwen3-tiny", device="cpu", **options)),
+        engine.engine.sequence.Sequence,
+        engine.SamplingParams,
     )
-    print(f"one request went {max(max(count.values()) for count in victims)} times")
+
+
+counts = {"the newest goes": again(nanovllm), "the longest goes": again(nanovllm, LongestGoes)}
+for name, count in counts.items():
+    print(f"{name}: {count:,} tokens computed again")
+reveal("longest", "fewer than before" if counts["the longest goes"] < counts["the newest goes"] else "more than before")
 
 # %% [markdown]
-# Fewer preemptions, but each costs more, and they hit the same request again and again: whoever is nearly done is
-# thrown out. The newest becomes the oldest in time, so everybody finishes.
-#
-# **Priorities?** The last four of the 24 requests are urgent. We sort `waiting` before each step, but leave a prompt
-# that is cut where it is.
-
+# Each of them costs more, and whoever is nearly done is thrown out. There are better rules than either. This exercise
+# is open: any rule counts that keeps the promises, lets everybody finish, and has fewer tokens computed again than the
+# newest. You may not see how long an answer gets, but you know its limit, `seq.sampling_params.max_tokens`.
 
 # %%
-class UrgentFirst(Scheduler):
-    def schedule(self):
-        if self.waiting and not self.waiting[0].block_table:
-            self.waiting = deque(sorted(self.waiting, key=lambda seq: seq.seq_id < 20))
-        return super().schedule()
+# {{exercise ch06.choose_victim}}
 
-
-def steps_until_admitted(trace):
-    """For each request: the step in which it came in first."""
-    first = {}
-    for moment in trace["steps"]:
-        for event in moment["events"]:
-            if event["event"] == "admit":
-                first.setdefault(event["seq"], moment["i"])
-    return [first[i] for i in sorted(first)]
-
-
-for name, scheduler_class in [("first come, first served", Scheduler), ("urgent first", UrgentFirst)]:
-    waits = steps_until_admitted(simulate(scheduler_class, num_kvcache_blocks=64, max_num_seqs=8))
-    print(f"{name:26} urgent: {sum(waits[20:]) / 4:5.1f} steps until admitted; others: {sum(waits[:20]) / 20:5.1f}")
+# %%
+me = mine("ch06.choose_victim")
+print(me.whose("ch06.choose_victim"))
+counts["your engine"] = again(me)
+figures.tokens_again(counts, mixed_work.BAR)
 
 # %% [markdown]
-# The others pay for what the urgent gain. If urgent requests never stop coming, the others wait forever. Priorities
-# need an answer to that, such as a priority that grows with the time waited.
+# ## Who should come in?
 #
-# **Cache-aware admission?** Let those in first whose prefix is still in the cache. Thirty requests with five
-# different beginnings, in turns, on a pool that cannot keep all five:
+# The other end of the queue is a decision, too. `CachedFirst` lets those in first whose beginning is in the cache at
+# that moment; a prompt that is cut stays where it is. Thirty requests begin in five different ways, in turns, and the
+# pool cannot keep all five. First come, first served, all prompts are computed whole, 1,200 tokens, and request 4,
+# the fifth, waits 13 steps.
 
 
 # %%
 class CachedFirst(Scheduler):
+    def rank(self, seq):
+        return -len(self.block_manager.find_cached_blocks(seq))
+
     def schedule(self):
         if self.waiting and not self.waiting[0].block_table:
-            hits = {seq.seq_id: len(self.block_manager.find_cached_blocks(seq)) for seq in self.waiting}
-            self.waiting = deque(sorted(self.waiting, key=lambda seq: -hits[seq.seq_id]))
+            self.waiting = deque(sorted(self.waiting, key=self.rank))
         return super().schedule()
 
 
+predict("cached first", "Those whose beginning is cached come in first. How many of the 1,200 tokens are computed now?")
+predict("who pays", "How long does request 4 wait now?", choices=["not as long", "about as long", "far longer"])
+
+# %%
 families = [[1000 * family + i for i in range(32)] for family in range(1, 6)]
 prompts = [families[i % 5] + [20_000 + 10 * i + j for j in range(8)] for i in range(30)]
-for name, scheduler_class in [("first come, first served", Scheduler), ("cached first", CachedFirst)]:
-    config = Config("qwen3-tiny", **(SMALL | {"num_kvcache_blocks": 32, "max_num_seqs": 2}))
-    trace = record_scheduler(scheduler_class(config), config, prompts, SamplingParams(max_tokens=6, ignore_eos=True))
-    waits = steps_until_admitted(trace)
-    print(f"{name:26} {totals(trace)['computed']:5} tokens computed; request 4 waited {waits[4]} steps")
+config = Config("qwen3-tiny", **(SMALL | {"num_kvcache_blocks": 32, "max_num_seqs": 2}))
+wish = SamplingParams(max_tokens=6, ignore_eos=True)
+traces = [record_scheduler(make(config), config, prompts, wish) for make in (Scheduler, CachedFirst)]
+
+
+def waited(trace, i):
+    """Steps until request i came in."""
+    return next(s["i"] for s in trace["steps"] for e in s["events"] if (e["event"], e["seq"]) == ("admit", i))
+
+
+before, now = (waited(trace, 4) for trace in traces)
+reveal("cached first", totals(traces[1])["computed"])
+reveal("who pays", "far longer" if now > 2 * before else "about as long" if now > 0.8 * before else "not as long")
+print(f"request 4 waited {before} steps, first come, first served; with cached first it waits {now}")
 
 # %% [markdown]
-# A third of the work, and request 4 pays for it. It came fifth, but nobody like it was in the cache. SGLang
-# can schedule this way: longest prefix match, `lpm` (Zheng et al., *SGLang*, 2024, section 3).
+# A third of the work, and request 4 pays for it: nobody like it was in the cache. SGLang can schedule this way, by
+# the longest prefix match, `lpm` (Zheng et al., *SGLang*, 2024, section 3).
 #
+# ## Your engine, faster
+#
+# The functions of this chapter let your engine serve many requests at once. As soon as all five are yours, this is the
+# largest step of the staircase.
+
+# %%
+print(mine().whose("ch06"))
+staircase("06")
+
+# %% [markdown]
 # ## Change it
 #
-# * Give the twelve requests of the beginning eight seats (`max_num_seqs=8`; `seats` counts with four). How many are
-#   empty now, in each of the two ways?
+# * Give the twelve requests of the beginning eight seats: `run_with(Scheduler, 8)`, `seats(trace, 8)`, and the same for
+#   `StaticScheduler`. How many are empty now, in each of the two ways?
 # * Run the four stories with `disabled_optimizations=[]`: then the engine looks ahead. What happens to the preemptions,
 #   and to the number of steps?
-# * Let `UrgentFirst` protect, too: give it a `choose_victim` that never names an urgent request while another runs.
-# * Give a scheduler a `choose_victim` that names the oldest, and put it in the place of `LongestGoes`. Does everybody
-#   still finish?
+# * Requests with `seq_id >= 20` are urgent. Give `CachedFirst` another `rank` that lets them in first, and a
+#   `choose_victim` that names one of them only if nobody else runs. Who pays, and what if urgent ones never stop coming?
+# * Put a `choose_victim` that names the oldest in the place of `LongestGoes`. Does everybody still finish?
 
 # %% [markdown]
 # ## Recap
 #
 # 1. Continuous batching decides before every step: whoever is done leaves at once, and the next comes in.
 # 2. Prefill goes first, else everybody decodes. The token budget bounds a step, and any prompt can be cut by it.
-# 3. A request stays out for one of three reasons: the budget, the seats, or the blocks.
-# 4. When blocks run out, the newest goes to the head of the queue. Its tokens are kept; its keys and values are
-#    computed again.
-# 5. Looking ahead at admission is a lever: a fourth reason, room that others will need. It costs some steps and saves
-#    most of the recomputation.
+# 3. A request stays out for one of three reasons: the budget, the seats, or the blocks. Looking ahead is a lever with a
+#    fourth: room that others will need.
+# 4. When blocks run out, somebody goes to the head of the queue. Its tokens are kept; its keys and values are computed
+#    again.
+# 5. Who goes and who comes in are policies. Each gain is paid by somebody: count both.
 
 # %% [markdown]
 # ## Explain it aloud
@@ -619,6 +647,25 @@ for name, scheduler_class in [("first come, first served", Scheduler), ("cached 
 # * The newest is preempted, and goes to the head of the queue. Why is that fair to those who wait behind it?
 # * Two sequences need a block in the same step, and none is free. Why can they not throw each other out forever?
 # * Static batching has an advantage, too. Which? (Look for dashed boxes in its picture.)
+#
+# <details><summary>Answers of three grades (open them when you have given yours)</summary>
+#
+# | | Why does a cut prompt hold all its blocks? |
+# |---|---|
+# | weak | It needs them later anyway. |
+# | good | Otherwise others could take the rest meanwhile, and it would be stuck in the middle of its prompt. |
+# | excellent | And two that are stuck, each with half of the pool, would wait for each other: only those that |
+# | | run can be preempted. So the room for all of a prompt is taken at once, or not at all. |
+#
+# | | Why can two sequences not throw each other out forever? |
+# |---|---|
+# | weak | The engine prevents that. |
+# | good | The newest goes, also if it is the one that asks. So the older one keeps its blocks. |
+# | excellent | One is always the last that would go: the oldest. It gets on in each decode step and ends, for it |
+# | | fits into the pool alone, or rule 4 ends it. Then the next is the oldest. Any rule that spares somebody until |
+# | | it is done has this; "the one that asks never goes" has not. |
+#
+# </details>
 
 # %% [markdown]
 # ## Read further
