@@ -1,11 +1,11 @@
-"""The grades of many answers from one process: what takes a check its time is to start one."""
+"""The grades of many answers from one process: starting one is what takes a check its time."""
 
 import copy
 
 from exercises.kit import grading, runner
 from exercises.kit.assemble import assemble
 
-BEGIN = "\0answer "  # a line of it tells whose turn it is
+BEGIN = f"{grading.CASE_MARK}of "  # a line of it tells whose turn it is
 
 
 def grade_each(first, others, names, *args):
@@ -34,11 +34,8 @@ class Together:
     def __init__(self, exercise, answers):
         self.run, self.packages = runner.run, {name: assemble([answer]) for name, answer in answers.items()}
         first, *others = self.packages.values()
-        path = grading.grader_path(exercise.file_name)
-        limit = exercise.time_limit * len(answers)
-        outcome = runner.run(
-            grade_each, others, list(answers), path, exercise.id, package=first, limit=limit
-        )  # fmt: skip
+        args = (others, list(answers), grading.grader_path(exercise.file_name), exercise.id)
+        outcome = runner.run(grade_each, *args, package=first, limit=exercise.time_limit * len(answers))
         last = outcome.prints.rpartition(BEGIN)[2].partition("\n")[0]
         assert outcome.kind == "returned", f"{outcome.kind} in {last}: {outcome.where}"
         self.outcomes = dict(zip([p.name for p in self.packages.values()], outcome.value, strict=True))
