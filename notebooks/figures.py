@@ -401,7 +401,8 @@ def pieces_and_blocks(memory: list[int], length: int, block_size: int = 16) -> N
         memory, length: as `worst_moment` returns them.
     """
     num_blocks = len(memory) // block_size
-    blocks, free_ids = [[0] * block_size for _ in range(num_blocks)], random.Random(1).sample(range(num_blocks), num_blocks)
+    blocks = [[0] * block_size for _ in range(num_blocks)]
+    free_ids = random.Random(1).sample(range(num_blocks), num_blocks)
     for owner in [*dict.fromkeys(owner for owner in memory if owner), -1]:
         count = length if owner == -1 else memory.count(owner)
         for start in range(0, count, block_size):
@@ -447,11 +448,11 @@ def page_tables() -> None:
             label, ink = f"{frame} {number}", INK if number in holders else TEXT
             axis.text(8, number + 0.45, label, ha="center", va="center", fontsize=8, color=ink)
         top = 0.0
-        for name, (frames, color) in tables.items():
+        for name, (frames, _) in tables.items():
             axis.text(0, top + 0.3, f"{owner} {name}: {table}", fontsize=8, va="bottom")
             for i, number in enumerate(frames):
                 y = top + 0.4 + 0.9 * i
-                axis.add_patch(plt.Rectangle((0.2, y), 2.4, 0.8, facecolor=color, edgecolor=TEXT))
+                axis.add_patch(plt.Rectangle((0.2, y), 2.4, 0.8, facecolor=holders[number], edgecolor=TEXT))
                 axis.text(1.4, y + 0.42, f"{page} {i} → {number}", ha="center", va="center", fontsize=8, color=INK)
                 arrow = {"arrowstyle": "->", "color": TEXT, "linewidth": 1}
                 axis.annotate("", (6.9, number + 0.45), (2.7, y + 0.4), arrowprops=arrow)
@@ -481,7 +482,7 @@ def block_states() -> None:
             for words in (label, more):
                 words.set_y(y + 1.04 if words is label else y - 0.2)
     moves = [
-        ((2.4, 3.05), (3.7, 3.05), "handed out:\nallocate, may_append", (3.05, 3.42)),
+        ((2.4, 3.05), (3.7, 3.05), "handed out:\nallocate,\nmay_append", (3.05, 3.45)),
         ((3.7, 2.6), (2.4, 2.6), "last owner ends,\nit was never full", (3.05, 2.1)),
         ((5.9, 3.05), (7.2, 3.05), "a hit: allocate", (6.55, 3.35)),
         ((7.2, 2.6), (5.9, 2.6), "an owner ends:\ndeallocate", (6.55, 2.1)),
@@ -526,7 +527,7 @@ def pool_level(levels: dict[str, list[int]], num_blocks: int) -> None:
             axis.annotate("the next one does not fit", (len(numbers) - 1, numbers[-1]), xytext=(8, 2),
                           textcoords="offset points")  # fmt: skip
     axis.set(xlabel="requests that have ended", ylabel="free blocks", ylim=(-0.5, num_blocks + 0.5))
-    axis.legend(loc="upper right")
+    axis.legend(loc="center right")
     plt.show()
 
 
@@ -588,7 +589,8 @@ def hit_rates(found: dict[str, int], total: int, bar: int) -> None:
     _, axis = plt.subplots(figsize=(8, 0.6 + 0.5 * len(found)))
     colors = [GREEN if name.startswith("your") else GRAY if "random" in name else BLUE for name in found]
     bars = axis.barh(list(found), [100 * count / total for count in found.values()], color=colors)
-    axis.bar_label(bars, [f"{100 * count / total:.1f} %, {count:,} tokens" for count in found.values()], padding=3)
+    labels = [f"{100 * count / total:.1f} %, {count:,} tokens" for count in found.values()]
+    axis.bar_label(bars, labels, label_type="center", color=INK)
     axis.axvline(100 * bar / total, color=PINK, linestyle="--", linewidth=1.5)
     axis.set(title="Prompt tokens found in the cache (dashed: what is asked for)", xlim=(0, 60), xlabel="% of all")
     axis.invert_yaxis()
@@ -625,7 +627,8 @@ def free_blocks(trace: dict[str, Any]) -> None:
     for i, moment in enumerate(trace["steps"]):
         for event in moment["events"]:
             if event["event"] == "finish":
-                axis.annotate(f"{event['seq']} ends", (i, free[i]), xytext=(2, 4), textcoords="offset points")
+                name = trace["seqs"][str(event["seq"])]["name"]
+                axis.annotate(f"{name} ends", (i, free[i]), xytext=(2, 4), textcoords="offset points")
     axis.set(xlabel="step", ylabel="free blocks", ylim=(0, max(free) * 1.15), xlim=(0, len(free) + 1))
     axis.set_title(f"free blocks of {max(free)}")
     plt.show()

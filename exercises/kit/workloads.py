@@ -40,13 +40,13 @@ def chat_service(num_requests: int = 400, seed: int = 0) -> list[list[int]]:
     return prompts
 
 
-def tokens_found(scheduler_class: Any, config_class: Any, sequence_class: Any, params_class: Any, seed: int = 0) -> int:
+def tokens_found(engine: Any, seed: int = 0) -> int:
     """Prompt tokens that an engine finds in its prefix cache while it serves `chat_service(seed=seed)`.
 
     Args:
-        scheduler_class, config_class, sequence_class, params_class: of the engine, ours or a learner's.
+        engine: `nanovllm`, or a learner's, as `mine()` returns it.
     """
-    config = config_class(
+    config = engine.config.Config(
         "qwen3-tiny",
         max_model_len=512,
         kvcache_block_size=BLOCK_SIZE,
@@ -55,7 +55,9 @@ def tokens_found(scheduler_class: Any, config_class: Any, sequence_class: Any, p
         max_num_batched_tokens=512,
         device="cpu",
     )
-    scheduler, params = scheduler_class(config), params_class(max_tokens=ANSWER_TOKENS, ignore_eos=True)
+    scheduler = engine.engine.scheduler.Scheduler(config)
+    params = engine.SamplingParams(max_tokens=ANSWER_TOKENS, ignore_eos=True)
+    sequence_class = engine.engine.sequence.Sequence
     prompts, rng, step = chat_service(seed=seed), random.Random(seed), 0
     seqs = [sequence_class(prompt, params, BLOCK_SIZE, i) for i, prompt in enumerate(prompts)]
     waiting = list(reversed(seqs))
@@ -66,3 +68,22 @@ def tokens_found(scheduler_class: Any, config_class: Any, sequence_class: Any, p
         scheduler.postprocess(scheduled, [None if seq.is_cut else rng.randrange(1, 1000) for seq in scheduled])
         step += 1
     return sum(seq.num_prefix_hit_tokens for seq in seqs)
+
+
+def trust_hashes(llm: Any) -> None:
+    """Have an engine take equal hashes for equal content, as no engine does that must never be wrong.
+
+    Ours compares the tokens and the block before as well; without that, everything depends on `compute_hash`.
+    """
+    manager = llm.scheduler.block_manager
+
+    def find_cached_blocks(seq: Any) -> list[int]:
+        found: list[int] = []
+        for i in range((seq.num_tokens - 1) // manager.block_size):
+            block_id = manager.hash_to_block_id.get(manager._block_hash(seq, i))
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    manager.find_cached_blocks = find_cached_blocks

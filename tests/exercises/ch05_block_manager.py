@@ -1300,10 +1300,7 @@ def one_block_in_all(engine, check):
 def better_than_chance(engine, check):
     """400 requests of a small chat service, in 48 blocks of 16 tokens. Evicting a random free block is the bar."""
     check.step("the requests arrive one after the other, through the real scheduler")
-    scheduler, config = engine.get("engine.scheduler:Scheduler"), engine.get("config:Config")
-    found = workloads.tokens_found(
-        scheduler, config, engine.get("engine.sequence:Sequence"), engine.get("sampling_params:SamplingParams")
-    )
+    found = workloads.tokens_found(engine.package.load())
     bar = workloads.BAR
     says = (
         f"It finds {found:,} prompt tokens in the cache; {bar:,} are "
