@@ -4,21 +4,25 @@ Two grades. *Unit*: only this function is the learner's, so nothing else can be 
 theirs together must write the same text as ours.
 """
 
+import ast
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import grading, manifest, runner
+from . import grading, manifest, runner, source
 from .assemble import Package, assemble, build_folder
 from .grading import Finding, Verdict, last_story, prints_of
 from .manifest import ROOT, Exercise
 from .workspace import Answer, Workspace, digest, parse, split
 
 WRONG_ANSWERS = ROOT / "tests" / "wrong_answers"
-ENGINE_LIMIT = 60.0  # seconds for writing a few words, the loading of the model included
+# Seconds of computing for writing a few words, the loading of the model included: at first, and once it is known how
+# long our engine takes.
+ENGINE_LIMIT = 60.0
+SHORTEST_LIMIT, TIMES_OURS = 8.0, 6.0
 
 
 @dataclass
@@ -67,6 +71,7 @@ class Result:
             if not self.finding.error:
                 rows += [("looked at", self.finding.what)]
                 rows += [("expected", self.finding.expected), ("got", self.finding.got)]
+                rows += [("difference", difference(self.finding.expected, self.finding.got))]
         rows += [("likely", self.diagnosis), ("together", self.whole), ("where", "\n".join(self.details))]
         rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]
         return [(label, text) for label, text in rows if text]
@@ -78,12 +83,50 @@ class Result:
         return f"{self.exercise.id}  {self.exercise.title}: {words[self.status]}"
 
 
-def check(exercise_id: str, workspace: Workspace | None = None, engine: bool = True) -> Result:
+def difference(expected: str, got: str) -> str:
+    """How two values differ, in a few words, where words are clearer than the values; "" elsewhere."""
+    try:
+        wanted, found = ast.literal_eval(expected), ast.literal_eval(got)
+    except (ValueError, SyntaxError, MemoryError):
+        return ""
+    if found is None:
+        return "None came back: nothing was returned."
+    if type(wanted) is type(found) is int and abs(wanted - found) == 1:
+        return f"one too {'many' if found > wanted else 'few'}"
+    if not type(wanted) is type(found) is list or len(wanted) < 2:
+        return ""
+    if wanted == found[::-1]:
+        return "the right values in the opposite order"
+    missing, extra = (
+        [value for value in one if value not in other] for one, other in ((wanted, found), (found, wanted))
+    )
+    if (
+        not missing
+        and not extra
+        and len(wanted) == len(found)
+        and sorted(map(repr, wanted)) == sorted(map(repr, found))
+    ):
+        return "the right values in another order"
+    words = [f"{_list(missing)} is missing"] * bool(missing) + [f"{_list(extra)} should not be there"] * bool(extra)
+    return "; ".join(words) if len(missing) + len(extra) <= 4 else ""
+
+
+def _list(values: list[Any]) -> str:
+    return ", ".join(map(repr, values))
+
+
+def check(
+    exercise_id: str,
+    workspace: Workspace | None = None,
+    engine: bool = True,
+    on_cases: Callable[[Result], None] | None = None,
+) -> Result:
     """Check what the learner has written for an exercise, and note the result.
 
     Args:
         exercise_id: for example "ch05.deallocate".
         engine: also run the engine with it (a second, a little more the first time).
+        on_cases: called with the result so far once the cases are through and the engine is still to run.
 
     Raises:
         KeyError: there is no such exercise.
@@ -92,16 +135,21 @@ def check(exercise_id: str, workspace: Workspace | None = None, engine: bool = T
     exercise = manifest.get(exercise_id)
     answer = workspace.answer(exercise)
     others = [other for other in workspace.answers() if other.exercise.id != exercise_id] if engine else []
-    # What is known to be wrong would only spoil the whole, perhaps with an engine that never ends.
-    left_out = [other.exercise.id for other in others if _has_failed(other, workspace)]
-    result = grade(answer, [other for other in others if other.exercise.id not in left_out], engine)
+    left_out: list[str] = []
+
+    def select() -> list[Answer]:
+        # What is wrong would only spoil the whole, perhaps with an engine that never ends.
+        left_out.extend(other.exercise.id for other in others if other.exercise.splice and not _works(other, workspace))
+        return [other for other in others if other.exercise.id not in left_out]
+
+    result = grade(answer, select, engine, on_cases)
     if left_out and result.passed:
         result.whole = f"{result.whole} Left out, because not right yet: {', '.join(left_out)}.".strip()
     known = workspace.known(exercise)
-    if result.status == "failed":
-        _advise(result, known)
     if answer.is_stub:
         return result
+    if result.status == "failed":
+        _advise(result, known)
     workspace.note(
         exercise,
         status=result.status,
@@ -110,13 +158,40 @@ def check(exercise_id: str, workspace: Workspace | None = None, engine: bool = T
         failures=known.get("failures", 0) + (result.status == "failed"),
         when=time.strftime("%Y-%m-%d %H:%M:%S"),
     )
+    if result.passed and not result.blamed:
+        result.next_step = what_is_next(workspace)
     return result
 
 
-def _has_failed(answer: Answer, workspace: Workspace) -> bool:
-    """Whether the answer, as it stands, was found wrong by its last check."""
-    known = workspace.known(answer.exercise)
-    return known.get("status") == "failed" and known.get("checked") == fingerprint(answer)
+def _works(answer: Answer, workspace: Workspace) -> bool:
+    """Whether the answer, as it stands, has passed; one that was never checked is tried with its cases, once."""
+    known, mark = workspace.known(answer.exercise), fingerprint(answer)
+    if known.get("checked") == mark:
+        return bool(known["status"] == "passed")
+    if known.get("tried") != mark:
+        known = {"tried": mark, "works": _unit(answer, assemble([answer])).passed}
+        workspace.note(answer.exercise, **known)
+    return bool(known["works"])
+
+
+def state(exercise: Exercise, workspace: Workspace) -> str:
+    """How far the learner is: "to do", "written", "passed", "not right yet", "changed"."""
+    answer, known = workspace.answer(exercise), workspace.known(exercise)
+    if answer.is_stub:
+        return "to do"
+    if not known.get("status"):
+        return "written"
+    if known.get("checked") != fingerprint(answer):
+        return "changed"
+    return "passed" if known["status"] == "passed" else "not right yet"
+
+
+def what_is_next(workspace: Workspace) -> str:
+    """The first exercise that has not passed, in the order of the course."""
+    for exercise in manifest.load().values():
+        if state(exercise, workspace) != "passed":
+            return f"{exercise.id}: {exercise.title}, about {exercise.minutes} minutes."
+    return "All exercises are done."
 
 
 def fingerprint(answer: Answer) -> str:
@@ -125,23 +200,26 @@ def fingerprint(answer: Answer) -> str:
     return digest(answer.text, grader.read_text(encoding="utf-8") if grader.is_file() else "")
 
 
-def grade(answer: Answer, others: list[Answer] | None = None, engine: bool = True) -> Result:
-    """Check one answer; `others` are what the learner has besides. Notes nothing down."""
-    start = time.perf_counter()
-    result = _grade(answer, others or [], engine)
-    result.seconds = time.perf_counter() - start
-    return result
-
-
-def _grade(answer: Answer, others: list[Answer], engine: bool) -> Result:
-    exercise = answer.exercise
+def grade(
+    answer: Answer,
+    others: list[Answer] | Callable[[], list[Answer]] = (),  # type: ignore[assignment]
+    engine: bool = True,
+    on_cases: Callable[[Result], None] | None = None,
+) -> Result:
+    """Check one answer; `others` are what the learner has besides, or a function that finds them."""
+    start, exercise = time.perf_counter(), answer.exercise
     if answer.is_stub:
-        return Result(exercise, "todo", f"Write it in {answer.file}, line {answer.line}, or in the notebook's cell.")
-    if answer.problem:
-        return Result(exercise, "failed", answer.problem[0].upper() + answer.problem[1:])
-    result = _unit(answer, assemble([answer]))
-    if result.passed and engine and exercise.splice:
-        _plug_in(result, answer, others)
+        text = f"Write it in {answer.file}, line {answer.line}, or in the notebook's cell."
+        result = Result(exercise, "todo", text)
+    elif answer.problem:
+        result = Result(exercise, "failed", answer.problem[0].upper() + answer.problem[1:])
+    else:
+        result = _unit(answer, assemble([answer]))
+        if result.passed and engine and exercise.splice:
+            if on_cases:
+                on_cases(replace(result, whole="The engine is running with it."))
+            _plug_in(result, answer, others() if callable(others) else others)
+    result.seconds = time.perf_counter() - start
     return result
 
 
@@ -163,6 +241,8 @@ def _unit(answer: Answer, package: Package) -> Result:
         return Result(exercise, "passed", f"Right in all {verdict.num_cases} cases.", prints=prints)
     name, diagnosis = diagnose(exercise, verdict)
     summary = f"{verdict.num_cases - verdict.num_failed} of {verdict.num_cases} cases are right. The first that is not:"
+    if source.is_empty(ast.parse(answer.function[0]).body[0]):  # type: ignore[arg-type]
+        name, diagnosis, summary = "", "", f"It does nothing yet. {summary}"
     prints = prints_of(outcome.prints, verdict.finding.case)
     return Result(exercise, "failed", summary, verdict.finding, (), diagnosis, name, prints=prints)
 
@@ -178,11 +258,13 @@ def run_cases(exercise: Exercise, package: Package, keep: str | None = None) -> 
 
 def run_engine(answers: list[Answer]) -> runner.Outcome:
     """The text that the engine writes with some answers in place; see `grading.generate`."""
-    return runner.run(grading.generate, package=assemble(answers), limit=ENGINE_LIMIT)
+    ours = reference()
+    limit = max(SHORTEST_LIMIT, TIMES_OURS * ours["seconds"])
+    return runner.run(grading.generate, ours, package=assemble(answers), limit=limit)
 
 
-def reference_tokens() -> list[list[int]]:
-    """What our own engine writes, kept in build/ until the engine or the model changes.
+def reference() -> dict[str, Any]:
+    """What our own engine writes, step by step, and its seconds; in build/ until the engine or the model changes.
 
     Raises:
         RuntimeError: our own engine does not work here.
@@ -193,13 +275,18 @@ def reference_tokens() -> list[list[int]]:
     workload = repr((grading.PROMPTS, grading.ENGINE_OPTIONS, grading.ROUNDS))
     stamp = repr((package.name, state and (state.st_size, state.st_mtime_ns), workload))
 
-    def compute() -> list[list[int]]:
-        outcome = runner.run(grading.generate, package=package, limit=ENGINE_LIMIT)
+    def compute() -> dict[str, Any]:
+        outcome = runner.run(grading.reference, package=package, limit=ENGINE_LIMIT)
         if outcome.kind != "returned":
             raise RuntimeError("\n".join(["the engine itself does not run here:", *outcome.where, outcome.prints]))
-        return outcome.value.tokens
+        return {**outcome.value, "seconds": outcome.seconds}
 
-    return _cached("reference", stamp, compute)
+    return _cached("reference-steps", stamp, compute)
+
+
+def reference_tokens() -> list[list[int]]:
+    """The tokens of each answer of our own engine."""
+    return reference()["tokens"]
 
 
 def _cached(name: str, stamp: str, compute: Callable[[], Any]) -> Any:
@@ -279,6 +366,8 @@ def blame(answers: list[Answer]) -> Answer:
 
 # Known mistakes.
 
+QUESTION = "Some who come this far have made this mistake; have you? "
+
 
 @dataclass(frozen=True)
 class WrongAnswer:
@@ -312,14 +401,14 @@ def wrong_answers(exercise: Exercise, folder: Path = WRONG_ANSWERS) -> list[Wron
     return found
 
 
-def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[str]]]:
-    """Name, diagnosis, fingerprint and first finding of every known mistake of an exercise."""
+def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[list[str]]]]:
+    """Name, diagnosis, fingerprint and first findings of every known mistake of an exercise."""
 
     def measure(package: Package) -> list[Any] | None:
         outcome = run_cases(exercise, package)
         if outcome.kind != "returned":
             return None
-        return [outcome.value.fingerprint, list(outcome.value.finding.key) if outcome.value.finding else []]
+        return [outcome.value.fingerprint, [list(key) for key in outcome.value.signature]]
 
     kit = Path(grading.__file__).read_text(encoding="utf-8")
     grader = grading.grader_path(exercise.file_name).read_text(encoding="utf-8")
@@ -327,7 +416,7 @@ def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[str]]]:
     for wrong in wrong_answers(exercise):
         package = assemble([wrong.first])
         stamp = package.name + kit + grader
-        value = _cached(f"{exercise.id}-{wrong.name}", stamp, lambda p=package: measure(p))  # type: ignore[misc]
+        value = _cached(f"signature-{exercise.id}-{wrong.name}", stamp, lambda p=package: measure(p))  # type: ignore[misc]
         found.append((wrong.name, wrong.diagnosis, *(value or ("", []))))
     return found
 
@@ -335,8 +424,8 @@ def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[str]]]:
 def diagnose(exercise: Exercise, verdict: Verdict) -> tuple[str, str]:
     """Name and diagnosis of the known mistake that behaves like this; two empty strings if none does.
 
-    A mistake that behaves the same in every observation is it. Failing that, one that starts to go wrong in the
-    same way is likely, if no other does.
+    A mistake that behaves the same in every observation is it. Failing that, what the first wrong observation means
+    is likely. Failing that, a mistake that fails in the same cases, in the same way, is worth a question.
     """
     known = fingerprints(exercise)
     for name, diagnosis, print_, _ in known:
@@ -345,8 +434,9 @@ def diagnose(exercise: Exercise, verdict: Verdict) -> tuple[str, str]:
     assert verdict.finding is not None
     if verdict.finding.likely:
         return "", verdict.finding.likely
-    alike = [(name, diagnosis) for name, diagnosis, _, key in known if key == list(verdict.finding.key)]
-    return (alike[0][0], f"Perhaps: {alike[0][1]}") if len(alike) == 1 else ("", "")
+    found = [list(key) for key in verdict.signature]
+    alike = [diagnosis for _, diagnosis, _, signature in known if signature == found]
+    return "", f"{QUESTION}{alike[0]}" if len(alike) == 1 else ""
 
 
 def _advise(result: Result, known: dict[str, Any]) -> None:

@@ -17,8 +17,10 @@ wrong values to strings, or a function of the wrong value that returns a string 
 words; it must be true whenever it is said. A step's `says` is about an error that is raised before the next step.
 """
 
+import contextlib
 import hashlib
 import importlib.util
+import itertools
 import pickle
 import sys
 import threading
@@ -56,6 +58,7 @@ ENGINE_OPTIONS = {
     "device": "cpu",
 }
 ROUNDS = (2, 16)  # most tokens of an answer
+MOST_STEPS = 400
 
 
 @dataclass
@@ -80,13 +83,17 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """What a grader found: a fingerprint of the behavior, and the first finding, None if all is right."""
+    """What a grader found: a fingerprint of the behavior, and the first finding, None if all is right.
+
+    `signature` has what is wrong first in each case that fails.
+    """
 
     fingerprint: str
     finding: Finding | None
     observations: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
     num_cases: int = 0
     num_failed: int = 0
+    signature: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def prints_of(text: str, case_name: str | None = None) -> str:
@@ -225,7 +232,7 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
     Args:
         keep: name of the case whose observations are wanted in full.
     """
-    hasher, finding, num_failed = hashlib.sha256(), None, 0
+    hasher, findings = hashlib.sha256(), list[Finding]()
     kept: dict[str, list[tuple[str, str, str]]] = {}
     cases = load_grader(path, exercise_id)
     for function in cases:
@@ -240,13 +247,13 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
             error = () if check.first else runner.describe_error(raised, package)
             check.raised(type(raised).__name__)
         hasher.update(repr((function.__name__, [entry[:2] for entry in check.observations])).encode())
-        num_failed += check.first is not None
-        if check.first and finding is None:
+        if check.first:
             what, expected, got, steps = check.first
-            finding = Finding(function.__name__, story, steps, what, expected, got, error, check.likely)
+            findings.append(Finding(function.__name__, story, steps, what, expected, got, error, check.likely))
         if function.__name__ == keep:
             kept[keep] = check.observations
-    return Verdict(hasher.hexdigest(), finding, kept, len(cases), num_failed)
+    first, signature = next(iter(findings), None), [finding.key for finding in findings]
+    return Verdict(hasher.hexdigest(), first, kept, len(cases), len(findings), signature)
 
 
 class Written(NamedTuple):
@@ -255,7 +262,8 @@ class Written(NamedTuple):
     Args:
         tokens: of each answer.
         never_called: ids of exercises whose spliced function was never called.
-        broken_rule: a few lines; empty if all steps keep the rules, or if there is nothing here to check them with.
+        broken_rule: a few lines, also about where another text begins; empty if all steps keep the rules, or if there
+            is nothing here to check them with.
     """
 
     tokens: list[list[int]]
@@ -263,8 +271,26 @@ class Written(NamedTuple):
     broken_rule: tuple[str, ...]
 
 
-def generate(package: Package) -> Written:
-    """Have a package's engine write, greedily, and watch its blocks and queues meanwhile."""
+def generate(package: Package, reference: dict[str, Any] | None = None) -> Written:
+    """Have a package's engine write, greedily, and watch its blocks and queues meanwhile.
+
+    Args:
+        reference: what `reference` returned for our engine, to say where this one parts from it.
+    """
+    tokens, missing, trace = _write(package)
+    rule = first_broken_rule(trace, package)
+    if reference and not rule and tokens != reference["tokens"]:
+        rule = _first_difference(reference["steps"], describe_steps(trace))
+    return Written(tokens, missing, rule)
+
+
+def reference(package: Package) -> dict[str, Any]:
+    """The tokens of each answer and a description of each step, for comparison."""
+    tokens, _, trace = _write(package)
+    return {"tokens": tokens, "steps": describe_steps(trace)}
+
+
+def _write(package: Package) -> tuple[list[list[int]], list[str], dict[str, Any]]:
     # tqdm makes a semaphore of the system for its bars, even hidden ones; a thread's lock leaves nothing behind.
     tqdm.set_lock(threading.RLock())
     module = package.load()
@@ -276,14 +302,59 @@ def generate(package: Package) -> Written:
         with module.LLM("qwen3-tiny", **options) as llm:
             _run_as_in_a_worker(llm)
             recorder = package.module("engine.trace").TraceRecorder(llm)
-            answers = [answer for params in rounds for answer in llm.generate(PROMPTS, params, use_tqdm=False)]
+            _limit_steps(llm)
+            try:
+                answers = [answer for params in rounds for answer in llm.generate(PROMPTS, params, use_tqdm=False)]
+                if failed := [answer["error"] for answer in answers if answer["finish_reason"] == "error"]:
+                    raise RuntimeError(failed[0])
+            except Exception as error:
+                for line in _before_error(recorder, package, error):
+                    error.add_note(line)
+                raise
     finally:
         sys.setprofile(None)
-    failed = [answer["error"] for answer in answers if answer["finish_reason"] == "error"]
-    if failed:
-        raise RuntimeError(failed[0])
-    tokens = [list(answer["token_ids"]) for answer in answers]
-    return Written(tokens, sorted(calls.missing.values()), first_broken_rule(recorder.trace, package))
+    return [list(answer["token_ids"]) for answer in answers], sorted(calls.missing.values()), recorder.trace
+
+
+def _limit_steps(llm: Any) -> None:
+    """An engine that goes on and on is stopped long before its time is over, where it can still be asked."""
+    step, numbers = llm._step, itertools.count(1)
+
+    def limited() -> int:
+        if next(numbers) > MOST_STEPS:
+            raise RuntimeError(f"the engine has made {MOST_STEPS} steps and is still not done; ours needs about 50")
+        return int(step())
+
+    llm._step = limited
+
+
+def _before_error(recorder: Any, package: Package, error: Exception) -> tuple[str, ...]:
+    """What was wrong before a step raised, or at least which step it was."""
+    recorder.trace["error"] = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):  # the state may be anything
+        last = len(recorder.trace["steps"])
+        recorder.end_step("error", [], None)
+        rule = first_broken_rule(recorder.trace, package)
+        if rule and not rule[0].startswith(f"step {last} "):
+            return ("before that:", *rule)
+        return (f"it was in step {last} of the run; the one before it: {describe_steps(recorder.trace)[last - 1]}",)
+    return ()
+
+
+def describe_steps(trace: dict[str, Any]) -> list[str]:
+    """What happened in each step, in words; nothing where the widgets' part of the package is missing."""
+    try:
+        from nanovllm.viz.block_table import describe_step
+    except ImportError:
+        return []
+    return [describe_step(trace, i) for i in range(len(trace["steps"]))]
+
+
+def _first_difference(ours: list[str], theirs: list[str]) -> tuple[str, ...]:
+    for i, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            return (f"step {i} of the run is the first that is another than ours:", f"yours: {other}", f"ours:  {one}")
+    return ("All steps are the same as ours; so it is what the model reads or keeps in them that differs.",)
 
 
 def first_broken_rule(trace: dict[str, Any], package: Package) -> tuple[str, ...]:
@@ -309,6 +380,8 @@ def first_broken_rule(trace: dict[str, Any], package: Package) -> tuple[str, ...
 def record(package: Package) -> dict[str, Any]:
     """A trace of a package's engine at work, for the widgets; it ends early if a step raises.
 
+    Beside what the format asks for, it has "called": the steps in which functions of the learner were called.
+
     Raises:
         ImportError: there are no widgets here.
     """
@@ -322,18 +395,24 @@ def record(package: Package) -> dict[str, Any]:
     with module.LLM("qwen3-tiny", **with_options(package.options, ENGINE_OPTIONS)) as llm:
         _run_as_in_a_worker(llm)
         recorder = TraceRecorder(llm, made_by="show")
-        for i, prompt in enumerate(PROMPTS):
-            llm.add_request(prompt, params)
-            for _ in range(2 * (i % 2) if i < len(PROMPTS) - 1 else 100):
-                try:
+        called: set[int] = set()
+        calls = _Calls(package, lambda: called.add(len(recorder.trace["steps"])))
+        sys.setprofile(calls)
+        try:
+            for i, prompt in enumerate(PROMPTS):
+                llm.add_request(prompt, params)
+                for _ in range(2 * (i % 2) if i < len(PROMPTS) - 1 else 100):
                     if not llm.is_finished():
                         llm.step()
-                except Exception:
-                    break
+        except Exception as error:
+            recorder.trace["error"] = f"{type(error).__name__}: {error}"
+            recorder.end_step("error", [], None)
+        finally:
+            sys.setprofile(None)
         recorder.detach()
         for seq in recorder.trace["seqs"].values():
             seq["texts"] = token_texts(llm.tokenizer, [*seq["prompt_ids"], *seq.get("output_ids", [])])
-    return complete_events(recorder.trace)
+    return complete_events(recorder.trace) | {"called": sorted(called)}
 
 
 def _run_as_in_a_worker(llm: Any) -> None:
@@ -344,13 +423,17 @@ def _run_as_in_a_worker(llm: Any) -> None:
 
 
 class _Calls:
-    """A profiler that waits until every spliced function has been called once, and then removes itself."""
+    """A profiler that waits until every spliced function has been called once, and then removes itself.
 
-    def __init__(self, package: Package) -> None:
+    Args:
+        note: is called at every call instead, and it stays.
+    """
+
+    def __init__(self, package: Package, note: Callable[[], None] | None = None) -> None:
         functions = [piece for piece in package.pieces if piece.name]
         self.missing = {(piece.name, piece.first): piece.exercise_id for piece in functions}
         self.names = {piece.name for piece in functions}
-        self.package = package
+        self.package, self.note = package, note
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
@@ -359,5 +442,7 @@ class _Calls:
                 piece, _ = runner.locate(code.co_filename, line, self.package)
                 if piece is not None:
                     self.missing.pop((piece.name, piece.first), None)
-        if not self.missing:
+                    if self.note:
+                        self.note()
+        if not self.missing and not self.note:
             sys.setprofile(None)

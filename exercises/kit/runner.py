@@ -272,7 +272,7 @@ def describe_error(error: BaseException, package: Package) -> tuple[str, ...]:
     message = str(error) + _suggestion(error)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message)} characters)"
-    return (*lines, f"{type(error).__name__}: {message}".rstrip(": "))
+    return (*lines, f"{type(error).__name__}: {message}".rstrip(": "), *getattr(error, "__notes__", ()))
 
 
 def _suggestion(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from . import actions, checks, grading, manifest, runner, stubs
 from .assemble import Mine, assemble
-from .manifest import ROOT, Exercise
+from .manifest import ROOT
 from .report import Message
 from .workspace import Workspace
 
@@ -47,22 +47,10 @@ def run(options: argparse.Namespace, console: Console | None = None) -> int:
     return 1 if isinstance(message, Message) and message.kind == "failed" else 0
 
 
-def state(exercise: Exercise, workspace: Workspace) -> str:
-    """How far the learner is: "to do", "written", "passed", "not right yet", "changed"."""
-    answer, known = workspace.answer(exercise), workspace.known(exercise)
-    if answer.is_stub:
-        return "to do"
-    if not known.get("status"):
-        return "written"
-    if known.get("checked") != checks.fingerprint(answer):
-        return "changed"
-    return "passed" if known["status"] == "passed" else "not right yet"
-
-
 def overview(workspace: Workspace) -> Table:
     """All exercises, with how far the learner is, and what comes next."""
     exercises = manifest.load()
-    states = {id_: state(exercise, workspace) for id_, exercise in exercises.items()}
+    states = {id_: checks.state(exercise, workspace) for id_, exercise in exercises.items()}
     left = [exercise for id_, exercise in exercises.items() if states[id_] != "passed"]
     caption = "All done."
     if left:
@@ -166,7 +154,7 @@ def doctor(workspace: Workspace) -> Table:
 
 def _try_engine() -> str:
     start = time.perf_counter()
-    outcome: Any = runner.run(grading.generate, package=assemble(), limit=checks.ENGINE_LIMIT)
+    outcome: Any = runner.run(grading.reference, package=assemble(), limit=checks.ENGINE_LIMIT)
     if outcome.kind == "returned":
         return f"works ({time.perf_counter() - start:.1f} s)"
     return "\n".join(["does not work:", *outcome.where, outcome.prints, f"Python is {sys.executable}"])

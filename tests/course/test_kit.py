@@ -507,6 +507,81 @@ def test_an_answer_that_is_known_to_be_wrong_does_not_spoil_the_whole(workspace)
     assert "All 3 functions of yours together" in checks.check("ch05.may_append", workspace).whole
 
 
+def test_a_check_is_reported_once_its_cases_are_through(workspace):
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    early = []
+    result = checks.check("ch05.deallocate", workspace, on_cases=early.append)
+    (cases,) = early
+    assert cases.passed and cases.summary.startswith("Right in all") and "is running" in cases.whole
+    assert "the text is the same as ours" in result.summary and result.whole == ""
+    workspace.write(DEALLOCATE, HEAD_FIRST)
+    assert not checks.check("ch05.deallocate", workspace, on_cases=early.append).passed and len(early) == 1
+
+
+def test_after_a_pass_the_first_that_is_not_done_comes_next(workspace):
+    first, *_ = EXERCISES.values()
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    assert checks.check("ch05.deallocate", workspace).next_step.startswith(f"{first.id}: {first.title}, about")
+    for exercise in EXERCISES.values():
+        workspace.write(exercise, exercise.reference())
+        answer = workspace.answer(exercise)
+        workspace.note(exercise, status="passed", checked=checks.fingerprint(answer))
+    assert checks.what_is_next(workspace) == "All exercises are done."
+
+
+LOOPS = "def may_append(self, seq):\n    while True:\n        pass\n"
+
+
+def test_an_answer_that_loops_beside_the_one_that_is_checked_costs_seconds_once(workspace, monkeypatch):
+    for entry in EXERCISES.values():
+        monkeypatch.setitem(EXERCISES, entry.id, dataclasses.replace(entry, time_limit=0.5))
+    monkeypatch.setattr(manifest, "load", lambda *_: EXERCISES)
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    workspace.write(EXERCISES["ch05.may_append"], LOOPS)
+    checks.reference()
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        result = checks.check("ch05.deallocate", workspace)
+        seconds.append(time.perf_counter() - start)
+        assert result.passed and "Left out, because not right yet: ch05.may_append." in result.whole
+    assert max(seconds) < 30  # two minutes, once
+    assert workspace.known(EXERCISES["ch05.may_append"])["works"] is False
+    assert checks.state(EXERCISES["ch05.may_append"], workspace) == "written"
+
+
+def test_an_engine_that_goes_on_and_on_is_stopped_by_its_steps(monkeypatch):
+    monkeypatch.setattr(grading, "MOST_STEPS", 5)
+    with pytest.raises(RuntimeError, match="has made 5 steps") as raised:
+        grading.generate(assemble.assemble())
+    assert raised.value.__notes__[0].startswith("it was in step 6 of the run; the one before it: ")
+
+
+@pytest.mark.parametrize("body", ["pass", "...", "return", "return None", '"""Done."""'])
+def test_an_empty_body_gets_no_diagnosis(body):
+    result = grade(f"def deallocate(self, seq):\n    {body}\n")
+    assert result.summary.startswith("It does nothing yet.") and (result.diagnosis, result.mistake) == ("", "")
+    assert not source.is_empty(source.ast.parse("def f():\n    x = 1\n").body[0])
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "says"),
+    [
+        ("[1, 2, 3]", "[3, 2, 1]", "the right values in the opposite order"),
+        ("[1, 2, 3]", "[2, 1, 3]", "the right values in another order"),
+        ("[1, 2, 3]", "[1, 3]", "2 is missing"),
+        ("[1, 2]", "[1, 2, 2, 4]", "4 should not be there"),
+        ("[1, 1]", "[1]", ""),
+        ("4", "5", "one too many"),
+        ("4", "None", "None came back: nothing was returned."),
+        ("True", "False", ""),
+        ("4", "<object at 0>", ""),
+    ],
+)
+def test_a_difference_is_named_where_words_are_clearer(expected, got, says):
+    assert checks.difference(expected, got) == says
+
+
 def test_a_function_that_the_engine_never_calls_is_a_failure():
     symbol = "nanovllm.engine.scheduler:Scheduler.shrink_steps"
     exercise = dataclasses.replace(DEALLOCATE, id="ch06.shrink_steps", symbol=symbol)
