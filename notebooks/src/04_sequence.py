@@ -8,10 +8,10 @@
 # * see a request wait, run, lose its memory, start over, and finish,
 # * cut its tokens into blocks, and count them without ever storing the count,
 # * let it grow by one token a step,
-# * decide what of it travels to a worker process, and count the bytes.
+# * decide what of it travels to a worker process, and pack it into as few bytes as you can.
 #
-# You write four short functions. Each one runs in the engine as soon as it is written.
-# Plan an hour. Everything runs on a laptop's CPU.
+# You write four short functions, each of which runs in the engine as soon as it is written, and one experiment.
+# Plan eighty minutes. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -30,18 +30,11 @@ mine()
 import pickle
 import time
 
-import matplotlib.pyplot as plt
-
+import figures
 from nanovllm import SamplingParams
 from nanovllm.viz import SequenceView
 from nanovllm.viz.record import record
 from nanovllm.viz.sequence_view import moment
-
-# White behind every picture, so that it stays legible in a dark theme.
-plt.rcParams.update(dict.fromkeys(["figure.facecolor", "axes.facecolor", "savefig.facecolor"], "white"))
-plt.rcParams.update({"figure.figsize": (8, 3.2), "figure.dpi": 110, "axes.ymargin": 0.12})
-plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
-BLUE, ORANGE, GREEN, PINK, GRAY = "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#BBBBBB"
 
 
 def greedy(max_tokens):
@@ -53,39 +46,40 @@ def greedy(max_tokens):
 #
 # The KV cache has a **slot** for each token of each request. How many slots should a request get when it
 # arrives? Nobody knows yet how long its answer will be. The simplest solution is to give it as many as the
-# longest text that is allowed. Let us see what that costs, with twelve real requests.
+# longest text that is allowed.
+#
+# ### Predict
+#
+# Twelve requests of a few words each want answers of 10, 22, 34, ... up to 142 tokens. The longest text allowed has
+# 256. Each gets 256 slots.
+
+# %%
+predict("reserved", "How much of the reserved memory is never used?", unit="%")
 
 # %%
 beginnings = ["Once upon a time", "One day, a small fox", "There was an old boat", "Tom had a new ball"]
 longest = 256
 
-with mine().LLM("qwen3-tiny", device="cpu", max_model_len=longest) as llm:
-    # Twelve requests, whose answers may have 10, 22, 34, ... tokens.
+with mine().LLM("qwen3-tiny", device="cpu", max_model_len=longest, max_num_seqs=12) as llm:
     limits = [greedy(10 + 12 * i) for i in range(12)]
     answers = llm.generate([beginnings[i % 4] for i in range(12)], limits, use_tqdm=False)
 
 lengths = [answer["num_prompt_tokens"] + len(answer["token_ids"]) for answer in answers]
 used, reserved = sum(lengths), longest * len(lengths)
-print(f"reserved {reserved} slots, used {used}: {1 - used / reserved:.0%} of the memory is never touched")
+print(f"reserved {reserved} slots, used {used}")
+reveal("reserved", round(100 * (1 - used / reserved)))
 
 # %% [markdown]
-# A cache that is mostly empty serves fewer requests at once, and the speed comes from serving many. So
-# memory is handed out in small pieces of equal size, one after the other, as the text grows. The pieces are
-# called **blocks**.
+# Answers may end early, too. A cache that is mostly empty serves fewer requests at once, and the speed comes from
+# serving many. So memory is handed out in small pieces of equal size, one after the other, as the text grows. The
+# pieces are called **blocks**.
 
 # %%
 block_size = 16
 Sequence = mine().engine.sequence.Sequence
 in_blocks = [Sequence([0] * length, block_size=block_size).num_blocks * block_size for length in lengths]
 
-figure, axis = plt.subplots()
-places = range(len(lengths))
-axis.bar(places, [longest] * len(lengths), color="white", edgecolor=GRAY, label="the longest text allowed")
-axis.bar(places, in_blocks, color=ORANGE, label=f"blocks of {block_size}")
-axis.bar(places, lengths, color=BLUE, label="tokens")
-axis.set(xlabel="request", ylabel="slots", xticks=places, title="slots for each of twelve requests")
-axis.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
-plt.show()
+figures.slots_of_requests(lengths, in_blocks, longest)
 print(f"in blocks of {block_size}: {sum(in_blocks)} slots, {1 - used / sum(in_blocks):.0%} of them empty")
 
 # %% [markdown]
@@ -105,11 +99,12 @@ print(f"in blocks of {block_size}: {sum(in_blocks)} slots, {1 - used / sum(in_bl
 # |---|---|---|
 # | cached | `num_cached_tokens` | keys and values are in the cache |
 # | scheduled | `num_scheduled_tokens` | the current step computes them |
-# | waiting | the rest | a later step computes them |
+# | later | the rest | a later step computes them |
 #
-# And a sequence is always in one of three states:
-#
-# {{source nanovllm/engine/sequence.py:SequenceStatus}}
+# These are about tokens. A sequence as a whole is in one of three **states**, its `status`:
+
+# %%
+figures.states()
 
 # %% [markdown]
 # ## A life
@@ -121,17 +116,13 @@ print(f"in blocks of {block_size}: {sum(in_blocks)} slots, {1 - used / sum(in_bl
 # There are two requests. A comes first and B one step later. B's prompt has 14 tokens.
 #
 # ### Predict
-#
-# In how many steps is B's prompt read?
 
 # %%
-my_guess = 1  # change me
-
-print(f"You expect that the prompt of B is read in {my_guess} step(s).")
+predict("a prompt in parts", "In how many steps is B's prompt read?")
 
 # %%
 SMALL = {"device": "cpu", "kvcache_block_size": 4, "num_kvcache_blocks": 10, "max_model_len": 40}
-SMALL["disabled_optimizations"] = "all"
+SMALL |= {"disabled_optimizations": "all", "enable_prefix_caching": True, "max_num_seqs": 4}
 PROMPTS = ["The sun was warm and", "Once upon a time, there was a little girl named Mia."]
 
 
@@ -142,10 +133,15 @@ def life_of_two():
 
 
 trace = life_of_two()
+_, b = [int(key) for key in trace["seqs"]]  # A and B
+life = [moment(trace, b, i) for i in range(len(trace["steps"]))]
+first_token = next(i for i, now in enumerate(life) if now.chosen)
+reveal("a prompt in parts", sum(now.scheduled > 0 for now in life[: first_token + 1]))
 SequenceView(trace, "B", predict=True)
 
 # %% [markdown]
-# Step through it with ▶, or jump with the buttons. Two steps ask you something before they show.
+# Step through it with ▶, or jump with the buttons. Two steps ask you something before they show. (The widget calls the
+# third range *waiting*. That is about tokens; WAITING, in capitals, is the state.)
 #
 # * *cut*: a step has room for 6 tokens, so 14 take three steps. Meanwhile B is still WAITING.
 # * *first token*: the rest of the prompt is scheduled. B is RUNNING, and the model chooses a token.
@@ -156,49 +152,24 @@ SequenceView(trace, "B", predict=True)
 # Below is the same life at a glance. A column is a step; its height is the length of the text.
 
 # %%
-steps = range(len(trace["steps"]))
-_, seq_id = [int(key) for key in trace["seqs"]]  # A and B
-life = [moment(trace, seq_id, i) for i in steps]
-
-figure, axis = plt.subplots()
-bottom = [0] * len(life)
-for name, color, hatch in [("cached", BLUE, ""), ("scheduled", ORANGE, "xx"), ("waiting", "white", "//")]:
-    heights = [getattr(now, name) for now in life]
-    axis.bar(steps, heights, 0.9, bottom, color=color, hatch=hatch, edgecolor="gray", linewidth=0.5, label=name)
-    bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-for i in steps:
-    axis.text(i, bottom[i] + 0.6, life[i].status[:1], ha="center", fontsize=8)
-axis.set(xlabel="step", ylabel="tokens of B", ylim=(0, 36))
-axis.set_title("the three ranges of B (W: waiting, R: running, F: finished)")
-axis.legend(ncols=3, loc="upper left", frameon=False)
-plt.show()
+figures.ranges_of_a_life(life)
 
 # %% [markdown]
-# Look at the running part. In each decode step, exactly one token is scheduled: the newest one. It has been
-# chosen, but the model has not read it yet. You will meet this token again.
+# Look at the decode steps. In each, exactly one token is scheduled: the newest one. It has been chosen, but the model
+# has not read it yet. You will meet this token again. In the steps that read the prompt it is different: there many are
+# scheduled, and in the last of them B is RUNNING already.
 #
 # And look at the step after the gap. After the preemption nothing was cached. Yet most tokens are cached at
 # once when B comes back: their blocks were free, but nobody had overwritten them. How the engine finds them
 # again is the subject of chapter 5.
-#
-# ## How many blocks?
-#
-# ### Predict
-#
-# Blocks of 4 tokens. How many does a sequence of 1 token need? Of 4, 5, 8 and 9?
-
-# %%
-my_guess = {1: 0, 4: 1, 5: 1, 8: 2, 9: 2}  # change the numbers after the colons
-
-for length, guess in my_guess.items():
-    seq = Sequence([0] * length, block_size=4)
-    print(f"{length} tokens: you said {guess}, the engine says {seq.num_blocks}")
 
 # %% [markdown]
-# Note that we wrote `seq.num_blocks`, without parentheses, and still it is a function. This is what `@property`
-# does: it looks like an attribute and is computed whenever somebody asks.
+# ## How many blocks?
 #
-# Why not store the number? See what happens to a stored one.
+# A sequence knows how many blocks its tokens need. We write `seq.num_blocks`, without parentheses, and still it is a
+# function. This is what `@property` does: it looks like an attribute and is computed whenever somebody asks.
+#
+# Why not store the number? Here are two boxes of words; one stores a length, the other derives it.
 
 
 # %%
@@ -217,16 +188,29 @@ class Derived:
         return len(self.words)
 
 
-for box in (Stored(["a", "cat"]), Derived(["a", "cat"])):
+# %% [markdown]
+# ### Predict
+#
+# Both boxes get `["a", "cat"]`. Then somebody appends `"sat"` to the words of each.
+
+# %%
+predict("stored", "The length that the first box says")
+predict("derived", "The length that the second box says")
+
+# %%
+stored, derived = Stored(["a", "cat"]), Derived(["a", "cat"])
+for box in (stored, derived):
     box.words.append("sat")
-    print(f"{type(box).__name__:8} has {len(box.words)} words and says {box.length}")
+
+reveal("stored", stored.length)
+reveal("derived", derived.length)
 
 # %% [markdown]
 # A number that is derived is never wrong. A number that is stored can be: everybody who changes the one thing
 # has to think of the other.
 #
 # Our sequence stores `num_tokens` all the same, although it could ask its list. There is a reason for that. It
-# comes at the end of this chapter.
+# comes at the end of this chapter. The number of blocks is derived; write it, with its `@property`.
 
 # %%
 # {{exercise ch04.num_blocks}}
@@ -235,35 +219,34 @@ for box in (Stored(["a", "cat"]), Derived(["a", "cat"])):
 # ### Plug in
 #
 # Now it runs in the engine. The scheduler and the block manager ask for `num_blocks` many times in each step.
-# With it we can also say what a block size costs: for texts of 1 to 300 tokens, how many slots stay empty?
+# With it we can also say what a block size costs.
+#
+# ### Predict
+#
+# All texts of 1 to 300 tokens, once each.
 
 # %%
-Sequence = mine().engine.sequence.Sequence
-sizes = [1, 4, 16, 64, 256]
-texts = range(1, 301)
+predict("blocks of 64", "In blocks of 64 tokens, how many of all slots stay empty?", unit="%")
+
+# %%
+me = mine()
+Sequence, texts = me.engine.sequence.Sequence, range(1, 301)
 
 
-def num_blocks(length, size):
-    return Sequence([0] * length, block_size=size).num_blocks
+def slots(length, size):
+    return Sequence([0] * length, block_size=size).num_blocks * size
 
 
-figure, (left, right) = plt.subplots(1, 2)
-for size, color in zip(sizes[1:4], (BLUE, GREEN, ORANGE), strict=True):
-    left.plot(texts, [num_blocks(n, size) * size - n for n in texts], color=color, label=f"blocks of {size}")
-left.set(xlabel="tokens of the text", ylabel="slots", ylim=(0, 95), title="empty slots in the last block")
-left.legend(frameon=False, loc="upper right", fontsize=8)
-waste = [1 - sum(texts) / sum(num_blocks(n, size) * size for n in texts) for size in sizes]
-bars = right.bar([str(size) for size in sizes], waste, color=PINK)
-right.bar_label(bars, [f"{share:.1%}" for share in waste])
-right.set(xlabel="block size", ylabel="share of all slots", title="empty slots, all 300 texts")
-figure.tight_layout()
-plt.show()
+print(me.whose("ch04.num_blocks"))
+empty = {size: [slots(n, size) - n for n in texts] for size in (4, 16, 64)}
+waste = {size: 1 - sum(texts) / sum(slots(n, size) for n in texts) for size in (1, 4, 16, 64, 256)}
+reveal("blocks of 64", round(100 * waste[64]))
+figures.empty_slots(texts, empty, waste)
 
 # %% [markdown]
 # Each drop to zero is a block that is exactly full. Small blocks waste less. So why not blocks of one token?
 # Because each block costs, too: an entry in the block table, and a jump to another place in memory.
-
-# %% [markdown]
+#
 # ## Which tokens are in it?
 #
 # Two kinds of numbers are easily mixed up.
@@ -274,22 +257,28 @@ plt.show()
 # The block table leads from one to the other. `block_table[2] == 7` means: logical block 2 lies in physical
 # block 7. The function `block(i)` is about logical ones. The block manager calls it to find out whether it has
 # seen the same tokens before.
-#
-# ### Predict
-#
-# Ten tokens in blocks of 4. Somebody asks for block −1, by mistake. It would start at token −4 and end before
-# token 0. What does a slice say to that?
-
-# %%
-my_guess = "an error"  # change me
-
-tokens = list(range(20, 30))
-print(f"You expect {my_guess}; Python gives {tokens[-4:0]}")
-print(f"Block -2 would be from -8 to -4, and Python gives {tokens[-8:-4]}")
 
 # %% [markdown]
-# No error, and no block either: first nothing, then four tokens out of two different blocks. An engine that
-# goes on with such an answer takes one text for another. That is why `block` has to raise an `IndexError`.
+# ### Predict
+#
+# Ten tokens, 20 to 29, in blocks of 4. Somebody asks for block −1, by mistake: from token −4 up to token 0. Somebody
+# else asks for block −2, which is from token −8 up to token −4. What do the slices `tokens[-4:0]` and `tokens[-8:-4]`
+# give?
+
+# %%
+tokens = list(range(20, 30))
+WAYS = ["an error", "an empty list", "four tokens of one block", "four tokens of two blocks"]
+predict("block -1", "tokens[-4:0] gives", choices=WAYS)
+predict("block -2", "tokens[-8:-4] gives", choices=WAYS)
+
+# %%
+print(tokens[-4:0], tokens[-8:-4])
+reveal("block -1", WAYS[1])
+reveal("block -2", WAYS[3])
+
+# %% [markdown]
+# No error, and no block either. An engine that goes on with such an answer takes one text for another. That is why
+# `block` has to raise an `IndexError`.
 
 # %%
 # {{exercise ch04.block}}
@@ -301,10 +290,12 @@ print(f"Block -2 would be from -8 to -4, and Python gives {tokens[-8:-4]}")
 # they hold the same tokens.
 
 # %%
-with mine().LLM("qwen3-tiny", **SMALL) as llm:
+me = mine()
+print(me.whose("ch04.num_blocks", "ch04.block"))
+with me.LLM("qwen3-tiny", **SMALL) as llm:
     for ending in ("Mia.", "Lily."):
         (answer,) = llm.generate("Once upon a time, there was a little girl named " + ending, greedy(8), use_tqdm=False)
-        print(f"{answer['num_prompt_tokens']} prompt tokens, {answer['num_cached_tokens']} of them not computed again")
+        print(f"{answer['num_prompt_tokens']} prompt tokens, {answer['num_cached_tokens']} of them found in the cache")
 
 # %% [markdown]
 # ## One token more
@@ -314,25 +305,45 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 #
 # ### Predict
 #
-# The prompt of B has 14 tokens. One step reads all of it, and its first token is appended. What are
-# `num_tokens` and `num_cached_tokens` now?
+# The prompt of B has 14 tokens. One step reads all of it, and its first token is appended.
 
 # %%
-my_guess = {"num_tokens": 14, "num_cached_tokens": 15}  # change the numbers
+predict("tokens now", "What is num_tokens now?")
+predict("cached now", "What is num_cached_tokens now?")
 
+# %%
 with mine().LLM("qwen3-tiny", **SMALL) as llm:
     llm.add_request(PROMPTS[1], greedy(6))
     llm.step()
     (seq,) = llm.scheduler.running
-    for name, guess in my_guess.items():
-        print(f"{name}: you said {guess}, it is {getattr(seq, name)}")
+    reveal("tokens now", seq.num_tokens)
+    reveal("cached now", seq.num_cached_tokens)
 
 # %% [markdown]
-# The new token is in the list, but it has no keys and values: the model has *chosen* it and not *read* it. The
-# next step reads it, and chooses the one after it. So a running sequence always has exactly one token to
-# compute.
+# The new token is in the list, but it has no keys and values: the model has *chosen* it and not *read* it. The next
+# step reads it, and chooses the one after it. So between two steps, a running sequence has exactly one token that is
+# not cached.
 #
-# Remember the warning about stored numbers when you write the next function.
+# ### What happens without it
+#
+# Remember the warning about stored numbers. Here is our engine with an `append_token` that forgets one of them: the
+# list grows, and `num_tokens` stays.
+
+# %%
+for engine in (mine(), without("ch04.append_token")):
+    with engine.LLM("qwen3-tiny", **SMALL) as llm:
+        llm.add_request(PROMPTS[1], greedy(10))
+        (seq,) = llm.scheduler.waiting
+        try:
+            while not llm.is_finished():
+                llm.step()
+        except IndexError as error:
+            print(f"step failed: {error}")
+        print(f"num_tokens is {seq.num_tokens}, and it wrote{llm.tokenizer.decode(seq.token_ids[14:])!r}")
+
+# %% [markdown]
+# It writes the same word again, because every new token is put at the same position. It never has 10 tokens, so it
+# would never end; and it never asks for another block, until there is no slot for what it computes.
 
 # %%
 # {{exercise ch04.append_token}}
@@ -340,78 +351,82 @@ with mine().LLM("qwen3-tiny", **SMALL) as llm:
 # %% [markdown]
 # ### Plug in
 #
-# Every token of this text went through `append_token`.
+# Every token of this text goes through `append_token`.
 
 # %%
-with mine().LLM("qwen3-tiny", **SMALL) as llm:
+me = mine()
+print(me.whose("ch04.append_token"))
+with me.LLM("qwen3-tiny", **SMALL) as llm:
     llm.add_request(PROMPTS[1], greedy(12))
     (seq,) = llm.scheduler.waiting
     for _ in range(12):
         llm.step()
         last = repr(llm.tokenizer.decode([seq.last_token]))
-        counts = f"{seq.num_tokens} tokens, {seq.num_cached_tokens:2} cached, {seq.num_blocks} blocks"
-        print(f"{counts}, the last one is {last}")
+        print(f"{seq.num_tokens} tokens, {seq.num_cached_tokens:2} cached, {seq.num_blocks} blocks, last: {last}")
 
 # %% [markdown]
 # Read the columns from top to bottom. Tokens grow by one in each step, blocks in every fourth. Nobody had to
-# think of `num_blocks`: it followed by itself. That is what a property is good for. The last row has nothing
-# cached: the request is finished, and its blocks are gone.
-
-# %% [markdown]
+# think of `num_blocks`: it followed by itself. The last row has nothing cached: the request is finished, and its blocks
+# are gone.
+#
 # ## What travels
 #
 # A model that is too large for one GPU is split over several. Each of them has a **worker**, a process of its
-# own. This is **tensor parallelism**, and chapter 9 is about it. Processes share no memory: what a worker should
-# know about a step has to be turned into bytes, sent through a pipe, and built up again. In Python, `pickle`
-# does that.
+# own (chapter 9). Processes share no memory: what a worker should know about a step has to be turned into bytes, sent
+# through a pipe, and built up again. In Python, `pickle` does that.
 #
 # Scheduler and block manager are not sent. The sequences of the step are, *in every step*. By default, pickle
 # takes all attributes of an object; `token_ids` is one of them.
-#
-# ### Predict
-#
-# A sequence of 4,000 tokens decodes. A worker needs one token id of it. How many bytes are all its attributes?
 
 
 # %%
 def in_decode(num_tokens):
     """A sequence as it is in a decode step: all tokens but the last one are cached."""
-    seq = Sequence([1000] * num_tokens, block_size=16)
+    seq = mine().engine.sequence.Sequence([1000] * num_tokens, block_size=16)
     seq.num_cached_tokens, seq.num_scheduled_tokens = num_tokens - 1, 1
     seq.block_table = list(range(seq.num_blocks))
     return seq
 
 
-my_guess = 100  # change me
+# %% [markdown]
+# ### Predict
+#
+# A sequence of 4,000 tokens decodes. A worker computes one token of it.
 
-all_of_one = len(pickle.dumps(vars(in_decode(4000))))
-sequences = [vars(in_decode(4000)) for _ in range(256)]
+# %%
+predict("bytes", "How many bytes are all attributes of that sequence, pickled?")
+
+# %%
+seq = in_decode(4000)
+all_of_one = len(pickle.dumps(vars(seq)))
 start = time.perf_counter()
-all_of_many = len(pickle.dumps(sequences))
-milliseconds = 1000 * (time.perf_counter() - start)
-
-print(f"One sequence: you expect {my_guess:,} bytes; all its attributes are {all_of_one:,} bytes.")
+all_of_many = len(pickle.dumps([vars(in_decode(4000)) for _ in range(8)])) * 32
+reveal("bytes", all_of_one)
 print(f"A step of 256 such, sent to 8 workers: {8 * all_of_many / 1e6:.0f} MB, to compute 256 tokens.")
-print(f"To pickle them once takes {milliseconds:.1f} ms, measured on this run.")
 
 # %% [markdown]
-# So a class may say for itself what is sent. If it has a method `__getstate__`, pickle takes what that returns.
-# On the other side, the attributes of the new object are just that, and `__init__` is not called. Here it is
-# with a class of two attributes.
+# So a class may say for itself what is sent. If it has a method `__getstate__`, pickle takes what that returns. On the
+# other side, Python makes an object *without* calling `__init__`, and what was sent becomes its attributes. A class
+# that wants something else there writes `__setstate__`, which gets the state and fills the object. Ours does not need
+# one. Here are both.
 
 
 # %%
 class Story:
     def __init__(self):
+        print("__init__ is called")
         self.title, self.pages = "The red kite", ["page"] * 1000
 
     def __getstate__(self):
         return {"title": self.title, "pages": []}
 
+    def __setstate__(self, state):
+        print(f"__setstate__ gets {state}")
+        self.__dict__.update(state)  # what Python does by itself where there is no __setstate__
 
-story = Story()
-received = pickle.loads(pickle.dumps(story))
-print(f"sent: {len(story.pages)} pages; received: {received.title!r} with {len(received.pages)} pages")
+
+received = pickle.loads(pickle.dumps(Story()))
+print(f"received: {received.title!r} with {len(received.pages)} pages")
 
 # %% [markdown]
 # ### When are the tokens needed?
@@ -435,42 +450,33 @@ print(f"sent: {len(story.pages)} pages; received: {received.title!r} with {len(r
 # %% [markdown]
 # ### Plug in
 #
-# First the bytes. We listen between engine and model runner: before each step, we pickle its sequences twice,
-# once with all attributes, and once as your `__getstate__` says.
+# First the bytes. We listen between engine and model runner: before each step, its sequences are made bytes of in two
+# ways. Without a `__getstate__`, all attributes are sent; with yours, what it says.
+
 
 # %%
-everything, sent = [], []
+def bytes_of_a_life(engine, ways):
+    """Bytes of one sequence before each step of its life, for each way to make bytes of it."""
+    sizes = {name: [] for name in ways}
+    options = {"device": "cpu", "kvcache_block_size": 4, "max_num_batched_tokens": 6, "max_num_seqs": 4}
+    with engine.LLM("qwen3-tiny", disabled_optimizations="all", **options) as llm:
+        runner = llm.llm_engine.model_runner
+        run = runner.run
+
+        def counting(seqs, is_prefill):
+            for name, to_bytes in ways.items():
+                sizes[name] += [len(to_bytes(seq)) for seq in seqs]
+            return run(seqs, is_prefill)
+
+        runner.run = counting
+        llm.generate(PROMPTS[1], SamplingParams(temperature=0, max_tokens=300, ignore_eos=True), use_tqdm=False)
+    return sizes
 
 
-def listen(llm):
-    """Before every step, count the bytes of each of its sequences."""
-    runner = llm.llm_engine.model_runner
-    run = runner.run
-
-    def counting(seqs, is_prefill):
-        everything.extend(len(pickle.dumps(vars(seq))) for seq in seqs)
-        sent.extend(len(pickle.dumps(seq)) for seq in seqs)
-        return run(seqs, is_prefill)
-
-    runner.run = counting
-
-
-with mine().LLM("qwen3-tiny", device="cpu", kvcache_block_size=4, max_num_batched_tokens=6) as llm:
-    listen(llm)
-    llm.generate(PROMPTS[1], SamplingParams(temperature=0, max_tokens=300, ignore_eos=True), use_tqdm=False)
-
-# %%
-figure, axis = plt.subplots()
-for label, sizes, color in [("all attributes", everything, ORANGE), ("as sent", sent, BLUE)]:
-    axis.plot(sizes, color=color)
-    axis.annotate(label, (len(sizes), sizes[-1]), xytext=(4, -3), textcoords="offset points")
-axis.set(xlabel="step", ylabel="bytes", ylim=0, title="one sequence, pickled before each step")
-axis.margins(x=0.02)
-figure.subplots_adjust(right=0.86)
-plt.show()
-
-Sequence = mine().engine.sequence.Sequence
-print(f"all {len(sent)} steps: {sum(everything):,} bytes, or {sum(sent):,}")
+me, ways = mine(), {"all attributes": lambda seq: pickle.dumps(vars(seq)), "as sent": pickle.dumps}
+print(me.whose("ch04.__getstate__"))
+sizes = bytes_of_a_life(me, ways)
+figures.bytes_per_step(sizes)
 print(f"a sequence of 4,000 tokens: {all_of_one:,} bytes, or {len(pickle.dumps(in_decode(4000))):,}")
 
 # %% [markdown]
@@ -500,6 +506,26 @@ print("what arrives in a worker:", len(arrived.token_ids), "tokens in the list, 
 # And the last line is the reason for `num_tokens`. In a worker, the list of a decoding sequence is empty. Its
 # length is 0, and the model runner still has to know at which position the token stands. `num_tokens` and
 # `last_token` are stored because the list they could be derived from stays at home.
+#
+# ## Fewer bytes
+#
+# Hundreds of bytes for one token are still many: most of them are the names of attributes and classes, and sampling
+# parameters that never change. How few can it be? Design both sides yourself.
+
+# %%
+# {{exercise ch04.codec}}
+
+# %% [markdown]
+# ### Plug in
+#
+# The same life as above, with your bytes beside the others.
+
+# %%
+pack, unpack = mine("ch04.codec").package.module("labs").codec()
+sizes = bytes_of_a_life(mine(), ways | {"packed": pack})
+figures.bytes_per_step(sizes)
+for name, numbers in sizes.items():
+    print(f"{name:15} {sum(numbers):9,} bytes in {len(numbers)} steps")
 
 # %% [markdown]
 # ## Your engine
@@ -508,7 +534,16 @@ print("what arrives in a worker:", len(arrived.token_ids), "tokens in the list, 
 # widget opens at the step where it first shows.
 
 # %%
-display(mine(), SequenceView(life_of_two(), "B"))
+me = mine()
+print(me.whose("ch04"))
+display(me, SequenceView(life_of_two(), "B"))
+
+# %% [markdown]
+# And the same work as in every chapter. A sequence keeps books; it makes nothing faster by itself. But without it
+# nobody could serve two requests at once.
+
+# %%
+staircase("04")
 
 # %% [markdown]
 # ## Change it
@@ -517,16 +552,18 @@ display(mine(), SequenceView(life_of_two(), "B"))
 #   is not?
 # * In `life_of_two`, set `max_num_batched_tokens` to 1. What does B's life look like? What would a
 #   `__getstate__` do there that looks at `num_scheduled_tokens`?
-# * When a prompt is cut, all of it is sent with each part. Count the bytes for a prompt of 500 tokens in parts
-#   of 50, with `listen`. What else would a worker have to know if only the part were sent?
-# * Draw A instead of B. Then make a third request, and find out who is preempted first.
+# * When a prompt is cut, `__getstate__` sends all of it with each part. Count the bytes for a prompt of 500 tokens in
+#   parts of 50. What would a worker have to know if only the part were sent?
+# * Between two steps of decode, hardly anything of a sequence changes. Write a `pack` that sends only what is new. What
+#   has the worker to remember, and what happens if one message is lost?
 
 # %% [markdown]
 # ## Recap
 #
 # 1. A sequence is what the engine knows about one request. It is WAITING, RUNNING or FINISHED, and a preempted
 #    one waits again.
-# 2. Its tokens are cached, scheduled or waiting, in this order. A running sequence has exactly one to compute.
+# 2. Its tokens are cached, scheduled, or left for later, in this order. Between two steps, one token of a running
+#    sequence is not cached: the newest.
 # 3. Only the last block of a sequence has empty slots. Logical blocks are numbered by the text, physical ones by
 #    the cache, and the block table leads from one to the other.
 # 4. Derive what can be derived. What is stored must be changed together, in one place.
@@ -538,7 +575,18 @@ display(mine(), SequenceView(life_of_two(), "B"))
 # * Why does a preempted sequence keep its tokens but not its keys and values? What would it cost to keep both?
 # * A colleague suggests that `__getstate__` should look at the status. Which steps would go wrong?
 # * `num_blocks` is computed many thousand times a second. Is it worth storing after all? How would you decide?
-# * Why is it the *newest* running sequence that is preempted?
+#
+# <details><summary>Three answers to the second question; say yours first</summary>
+#
+# *Weak:* the status may be wrong at that moment.
+#
+# *Good:* in the last part of a prompt the status is RUNNING already, and the worker needs the tokens of that part.
+#
+# *Excellent:* the status says what will happen to the request, not what is in the cache. RUNNING with many tokens to
+# compute: the last part of a prompt, and all of it again after a preemption. What the worker needs depends on how many
+# tokens have no keys and values yet, so that is what to ask.
+#
+# </details>
 
 # %% [markdown]
 # ## Read further

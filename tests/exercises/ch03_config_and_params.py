@@ -1,4 +1,4 @@
-"""Grader of chapter 03. What is right is said by tables of values, by packing memory block by block, and by a doorkeeper."""
+"""Grader of chapter 03. What is right is said by tables of values, by packing memory, and by a doorkeeper."""
 
 import math
 import numbers
@@ -85,46 +85,74 @@ def wrong_float(value, got, wanted):
             return f"{it} is neither refused nor returned: None came back. A value that is refused raises an error."
         return "None came back: what the function finds has to be returned."
     if got == "AssertionError":
-        return "An assertion failed. Assertions are for one's own mistakes, and python -O leaves them out; a caller is told with TypeError or ValueError."
+        return (
+            "An assertion failed. Assertions are for one's own mistakes, and python -O leaves them "
+            "out; a caller is told with TypeError or ValueError."
+        )
     if got == "OverflowError":
-        return f"{it} is larger than any float, and float() raises OverflowError for it. To the caller it is a value out of range like any other: ValueError."
+        return (
+            f"{it} is larger than any float, and float() raises OverflowError for it. To the caller "
+            "it is a value out of range like any other: ValueError."
+        )
     if is_error(wanted) and is_error(got):
         if wanted == "TypeError":
-            return f"{it} is refused, but with {got}: that is for numbers with a bad value. This is no number at all, so TypeError."
+            return (
+                f"{it} is refused, but with {got}: that is for numbers with a bad value. This is "
+                "no number at all, so TypeError."
+            )
         return f"{it} is refused, but with {got}: it is a number, only one that is not accepted, so ValueError."
     if is_error(wanted):
         return passed_float(value, got)
     if is_error(got):
         return refused_float(value, got)
-    if got.split(",")[0] == wanted.split(",")[0]:
-        kind = got.rsplit(" ", 1)[1]
-        return f"The number is right, but what comes back is of type {kind}. A float of Python is promised, whatever came in."
-    return f"{it} is accepted, and another number than {float(value)} comes back. A value that is accepted is not changed, only made a float."
+    number, _, kind = got.rpartition(", of type ")
+    if same_number(number, value):
+        return (
+            f"The number is right, but what comes back is of type {kind}. A float of Python is promised, "
+            "whatever came in."
+        )
+    return (
+        f"{it} is accepted, and another number than {float(value)} comes back. A value that is accepted "
+        "is not changed, only made a float."
+    )
 
 
 def passed_float(value, got):
     """It was accepted, and should have been refused."""
     it = shown(value)
     if isinstance(value, bool):
-        return f"{it} passes. To Python it is a number, and an int even; but temperature=True is a mistake of whoever wrote it."
+        return (
+            f"{it} passes. To Python it is a number, and an int even; but temperature=True is a mistake "
+            "of whoever wrote it."
+        )
     if isinstance(value, str):
-        return f"The text {it} passes: float() reads numbers out of texts. Whether it is a number has to be asked before it is converted."
+        return (
+            f"The text {it} passes: float() reads numbers out of texts. Whether it is a number has "
+            "to be asked before it is converted."
+        )
     if isinstance(value, numbers.Real) and math.isnan(value):
-        return "NaN passes. Every comparison with NaN is false, so neither \"too small\" nor \"too large\" ever finds it."
+        return 'NaN passes. Every comparison with NaN is false, so neither "too small" nor "too large" ever finds it.'
     if isinstance(value, float) and math.isinf(value):
-        return f"{it} passes, or becomes another number. Where a range has no upper end, infinity is in it; it needs a question of its own."
+        return (
+            f"{it} passes, or becomes another number. Where a range has no upper end, infinity is "
+            "in it; it needs a question of its own."
+        )
     if isinstance(value, numbers.Real):
-        if got == as_float_or_nothing(value):
+        if same_number(got.rpartition(", of type ")[0], value):
             return f"{it} is outside of the range, and passes. Both minimum and maximum have to be looked at."
-        return f"{it} is outside of the range, and another number comes back. A value that cannot be right is refused, not moved."
+        return (
+            f"{it} is outside of the range, and another number comes back. A value that cannot be "
+            "right is refused, not moved."
+        )
     return f"{it} is no number, and is not refused."
 
 
-def as_float_or_nothing(value):
+def same_number(text, value):
+    """Whether a value that came back, as it was described, is the one that was given."""
     try:
-        return as_float(value)
-    except OverflowError:
-        return None
+        return text in (repr(value), shown(value)) or float(text) == float(value)
+    except (ValueError, OverflowError):
+        return False
 
 
 def refused_float(value, got):
@@ -134,8 +162,14 @@ def refused_float(value, got):
         end = "" if got == "TypeError" else " Does it stand on an end of the range? Both ends belong to it."
         return f"{it} is refused. An integer is a number, too: temperature=0 is what people write.{end}"
     if type(value) is not float:
-        return f"{it} is refused, a {type(value).__name__}. It is a number as good as any; numbers.Real is what all real numbers have in common."
-    return f"{it} is refused, though it is a float in the range. Both ends belong to the range, and the function gets minimum and maximum from its caller."
+        return (
+            f"{it} is refused, a {type(value).__name__}. It is a number as good as any; numbers.Real "
+            "is what all real numbers have in common."
+        )
+    return (
+        f"{it} is refused, though it is a float in the range. Both ends belong to the range, and "
+        "the function gets minimum and maximum from its caller."
+    )
 
 
 @case("ch03.check_float")
@@ -212,8 +246,15 @@ def what_these_messages_say(engine, check):
         check.step(f"check_float('top_p', {shown(value)}, maximum=1.0)")
         message = attempt(check, function, "top_p", value, maximum=1.0)[1]
         nothing = "" if message else " This one has no message."
-        quotes = " A text stands there with its quotes, as repr writes it: {value!r} in an f-string." if value == "warm" else ""
-        own = f"The message does not name the argument. If it is not one of your own, Python has raised it at a step that cannot take {shown(value)}.{nothing}"
+        quotes = (
+            (" A text stands there with its quotes, as repr writes it: {value!r} in an f-string.")
+            if value == "warm"
+            else ""
+        )
+        own = (
+            "The message does not name the argument. If it is not one of your own, Python has raised "
+            f"it at a step that cannot take {shown(value)}.{nothing}"
+        )
         check.true("the message names the argument, top_p", "top_p" in message, says=own)
         says = f"The message does not show what was given, {shown(value)}.{quotes}{nothing}"
         check.true(f"the message shows the value, {shown(value)}", repr(value) in message, says=says)
@@ -232,16 +273,21 @@ def packed(total, in_use, activations, utilization, block_bytes):
 
 # What would come out, and of which mistake.
 FORMULAS = {
-    "the limit is not what is subtracted from: the bytes in use are not taken off": lambda t, i, a, u, b: (t * u - a) / b,
-    "the activations are not taken off": lambda t, i, a, u, b: (t * u - i) / b,
-    "neither the bytes in use nor the activations are taken off": lambda t, i, a, u, b: t * u / b,
-    "the share is taken of what is left, not of the whole memory": lambda t, i, a, u, b: (t - i - a) * u / b,
-    "the share is taken of what is free, not of the whole memory": lambda t, i, a, u, b: ((t - i) * u - a) / b,
-    "the activations are cut down by the share, too": lambda t, i, a, u, b: (t - a) * u / b - i / b,
-    "the share is left out": lambda t, i, a, u, b: (t - i - a) / b,
-    "something is added that should be taken off": lambda t, i, a, u, b: (t * u - i + a) / b,
-    "the bytes in use are added, not taken off": lambda t, i, a, u, b: (t * u + i - a) / b,
+    "the bytes in use were not taken off": lambda t, i, a, u, b: (t * u - a) / b,
+    "the activations were not taken off": lambda t, i, a, u, b: (t * u - i) / b,
+    "nothing were taken off": lambda t, i, a, u, b: t * u / b,
+    "the share were one of what is left, not of the whole memory": lambda t, i, a, u, b: (t - i - a) * u / b,
+    "the share were one of what is not in use, not of the whole memory": lambda t, i, a, u, b: ((t - i) * u - a) / b,
+    "the activations came out before the share is taken": lambda t, i, a, u, b: ((t - a) * u - i) / b,
+    "all of the memory might be filled": lambda t, i, a, u, b: (t - i - a) / b,
+    "the activations were added": lambda t, i, a, u, b: (t * u - i + a) / b,
+    "the bytes in use were added": lambda t, i, a, u, b: (t * u + i - a) / b,
 }
+
+
+def would_be(what, found):
+    """Which mistakes make a number, if there are few: said as what it is, a number that they would make."""
+    return f"{what} if {', or if '.join(found)}." if 1 <= len(found) <= 3 else None
 
 
 def wrong_fit(arguments):
@@ -259,17 +305,20 @@ def wrong_fit(arguments):
         except ValueError:
             return f"A {kind} came back; a number of blocks is promised."
         if value == right:
-            return f"The number is right, but it is of type {kind}: a list of {number} blocks cannot be made. An int is promised."
+            return (
+                f"The number is right, but it is of type {kind}: a list of {number} blocks cannot "
+                "be made. An int is promised."
+            )
         if not value.is_integer():
             return "Part of a block is counted. Blocks are whole, and what is left at the end stays free."
         if value < 0:
             return "A number below zero came back. Where nothing is left, no block fits: that is 0."
         if value == right + 1 and right == math.floor(exact(arguments)):
             return "One block too many: what is left at the end is too small for it. Blocks are whole, so round down."
-        found = {text for text, formula in FORMULAS.items() if max(0, math.floor(formula(*arguments))) == value}
+        found = [text for text, formula in FORMULAS.items() if max(0, math.floor(formula(*arguments))) == value]
         if right == 0 and not found:
             return "Nothing fits here: what may be filled is taken already."
-        return f"That many would fit if {found.pop()}." if len(found) == 1 else None
+        return would_be("That many would fit", found)
 
     return says
 
@@ -343,9 +392,9 @@ def as_packing_by_hand(engine, check):
 
 KNOBS = ("gpu_memory_utilization", "max_num_batched_tokens", "kvcache_block_size")
 KNOB_WORDS = {
-    KNOBS[0]: "With all of the memory, a block {}: 1.0 for utilization, everything else as it is.",
-    KNOBS[1]: "With steps that take nothing, a block {}: 0 for activations, everything else as it is.",
-    KNOBS[2]: "A block of one token would take {bytes} bytes, and {}: everything else as it is.",
+    KNOBS[0]: "If all of the memory may be filled (utilization 1), and all else is as it is, a block {}.",
+    KNOBS[1]: "If a step takes nothing (activations 0), and all else is as it is, a block {}.",
+    KNOBS[2]: "A block of one token takes {bytes} bytes; if all else is as it is, it {}.",
 }
 
 
@@ -478,9 +527,13 @@ def wrong_count(lengths, num_blocks, block_size, max_num_seqs):
     found = {
         "the first that has no room were skipped, and a shorter one behind it let in": overtaking,
         "max_num_seqs did not count": no_limit,
-        "blocks could be shared: the tokens were added up, and only the sum was divided": among(lengths, num_blocks * block_size),
+        ("blocks could be shared: the tokens were added up, and only the sum was divided"): among(
+            lengths, num_blocks * block_size
+        ),
         "blocks were rounded down": among([length // block_size for length in lengths], num_blocks),
-        "every request took one block more than it needs at a full one": among([n // block_size + 1 for n in lengths], num_blocks),
+        ("every request took one block more than it needs at a full one"): among(
+            [n // block_size + 1 for n in lengths], num_blocks
+        ),
         "the last block had to stay free": among(blocks, num_blocks - 1),
         "every request took one block": min(max_num_seqs, num_blocks, len(lengths)),
         "every request took a block for each of its tokens": among(lengths, num_blocks),
@@ -495,8 +548,7 @@ def wrong_count(lengths, num_blocks, block_size, max_num_seqs):
             return "The number is right, but it is a float. Requests are whole; an int is promised."
         if got == right:
             return f"The number is right, but it is of type {type(got).__name__}; an int is promised."
-        fits = [text for text, number in found.items() if number == got]
-        return f"That many would be in if {fits[0]}." if len(fits) == 1 else None
+        return would_be("That many would be in", [text for text, number in found.items() if number == got])
 
     return says
 
@@ -506,11 +558,17 @@ def check_count(engine: Engine, check: Check, lengths, num_blocks, block_size, m
     check.step(f"how_many_fit({text})")
     given = list(lengths)
     got = engine.get("labs:how_many_fit")(given, num_blocks, block_size, max_num_seqs)
-    right, says = let_in(lengths, num_blocks, block_size, max_num_seqs), wrong_count(lengths, num_blocks, block_size, max_num_seqs)
+    right = let_in(lengths, num_blocks, block_size, max_num_seqs)
+    says = wrong_count(lengths, num_blocks, block_size, max_num_seqs)
     if isinstance(got, numbers.Integral) and not isinstance(got, bool):
         got = int(got)
     check.equal(f"how many fit, for {text}", Typed(got), Typed(right), says=lambda typed: says(typed.value))
-    check.equal("the list of lengths afterwards", given, list(lengths), says="The list belongs to the caller, and is another one now.")
+    check.equal(
+        "the list of lengths afterwards",
+        given,
+        list(lengths),
+        says=("The list belongs to the caller, and is another one now."),
+    )
 
 
 class Typed:
@@ -599,12 +657,14 @@ def chosen_options(engine: Engine, check: Check, workload, room):
         return None
     size = whole.get("kvcache_block_size", 256)
     check.step(f"it chooses {whole}")
-    if not check.equal("the rest when kvcache_block_size is divided by 16", size % 16, 0, says="Blocks hold a multiple of 16."):
+    if not check.equal(
+        "the rest when kvcache_block_size is divided by 16", size % 16, 0, says=("Blocks hold a multiple of 16.")
+    ):
         return None
     return whole
 
 
-def steps_of(check: Check, options, workload, room):
+def steps_of(options, workload, room):
     """Steps of a workload with some options, or why it cannot be."""
     try:
         return budget_work.simulate(options, workload, room).steps
@@ -620,17 +680,24 @@ def half_the_steps(engine, check):
         options = chosen_options(engine, check, workload, budget_work.ROOM)
         if options is None:
             return
-        steps, usual = steps_of(check, options, workload, budget_work.ROOM), steps_of(check, {}, workload, budget_work.ROOM)
+        usual = budget_work.simulate({}, workload).steps
+        steps = steps_of(options, workload, budget_work.ROOM)
         if isinstance(steps, Said):
             check.equal(f"the engine for {name}", steps, Said("starts"), says="The largest step takes too much room.")
             return
         check.step(f"{name}: {steps} steps, and {usual} with the defaults")
         check.true(f"{name}: not more steps than with the defaults", steps <= usual,
-                   says="These options cost more steps than they save with this workload. What does it need: large steps, or much cache?")  # fmt: skip
+                   says=(
+                       "These options cost more steps than they save with this workload. What does "
+                       "it need: large steps, or much cache?"
+                   ))  # fmt: skip
         total, defaults = total + steps, defaults + usual
     check.step(f"all together: {total} steps, and {defaults} with the defaults")
     check.true("all together: at most half as many steps as with the defaults", 2 * total <= defaults,
-               says="Better than nothing, or not even that. Every byte that steps do not take is cache; and small blocks waste less of it.")  # fmt: skip
+               says=(
+                   "Better than nothing, or not even that. Every byte that steps do not take is "
+                   "cache; and small blocks waste less of it."
+               ))  # fmt: skip
 
 
 @case("ch03.choose_options")
@@ -642,7 +709,7 @@ def with_less_room(engine, check):
             options = chosen_options(engine, check, few, room)
             if options is None:
                 return
-            steps = steps_of(check, options, few, room)
+            steps = steps_of(options, few, room)
             says = "The room is an argument: what is chosen has to leave a cache for the longest request."
             if not check.true("the engine starts", not isinstance(steps, Said), says=says):
                 return
@@ -657,7 +724,7 @@ def with_other_work(engine, check):
         options = chosen_options(engine, check, workload, budget_work.ROOM)
         if options is None:
             return
-        steps = steps_of(check, options, workload, budget_work.ROOM)
+        steps = steps_of(options, workload, budget_work.ROOM)
         check.true("the engine starts", not isinstance(steps, Said), says="It has no room for the longest request.")
 
 

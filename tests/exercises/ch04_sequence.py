@@ -40,7 +40,7 @@ def status(engine: Engine, name: str):
 
 
 class Number:
-    """A count as it came back: equal to an int of the same value, of Python or of another library, and to nothing else."""
+    """A count as it came back: equal to an integer of the same value, of any library, and to nothing else."""
 
     def __init__(self, value):
         self.value = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
@@ -78,13 +78,21 @@ def wrong_count(seq, got: int, expected: int) -> str | None:
     count, size = seq.num_tokens, seq.block_size
     reasons = {}
     if count % size == 0 and got == expected + 1:
-        return f"{count} tokens fill {expected} blocks of {size} to the last slot. The next block comes with the next token."
+        return (
+            f"{count} tokens fill {expected} blocks of {size} to the last slot. The next block comes "
+            "with the next token."
+        )
     if got == len(seq.block_table) and seq.block_table:
         reasons["physical blocks in its table"] = got
     if seq.num_prompt_tokens < count and got == len(boxes(range(seq.num_prompt_tokens), size)):
-        return f"That is as many as the {seq.num_prompt_tokens} tokens of the prompt need. Generated tokens need a place, too."
+        return (
+            f"That is as many as the {seq.num_prompt_tokens} tokens of the prompt need. Generated "
+            "tokens need a place, too."
+        )
     if not seq.token_ids and got == 0:
         return "The list token_ids is empty in a worker; num_tokens still says how many tokens there are."
+    if got == 0 and count < size:
+        return f"0 came out, but {count} {'token needs' if count == 1 else 'tokens need'} a place, and so a block."
     if not seq.block_table and got == 0:
         return "0 came out. The question is how many blocks the tokens need, also while it has none and waits."
     if reasons:
@@ -108,13 +116,10 @@ def around_a_full_block(engine, check):
 
 @case("ch04.num_blocks")
 def asked_without_parentheses(engine, check):
-    """Whoever wants the number writes seq.num_blocks, as for an attribute. Nobody can set it."""
+    """Whoever wants the number writes seq.num_blocks, without parentheses, as for an attribute."""
     seq = make(engine, range(10))
     check.step("seq.num_blocks is read")
     observe_num_blocks(check, seq, 3)
-    is_property = isinstance(getattr(type(seq), "num_blocks", None), property)
-    says = "It is none, so the number may be remembered, set by somebody, or has to be called. @property stands above def."
-    check.true("Sequence.num_blocks is a property", is_property, says=says)
 
 
 @case("ch04.num_blocks")
@@ -186,17 +191,28 @@ def wrong_block(seq, i: int, box):
 
     def says(got):
         if got == "returned None":
-            return "None came back: the tokens have to be returned." if box else f"None came back for block {i}, and no IndexError was raised."
+            return (
+                "None came back: the tokens have to be returned."
+                if box
+                else (f"None came back for block {i}, and no IndexError was raised.")
+            )
         if got.startswith("raised") and box is None:
             return f"There is no block {i}, and it is refused, but with {got[7:]}; IndexError is promised."
         if got.startswith("raised"):
-            table = f" Its table has {len(seq.block_table)} physical blocks, which does not matter here." if len(seq.block_table) <= i else ""
+            table = (
+                (f" Its table has {len(seq.block_table)} physical blocks, which does not matter here.")
+                if len(seq.block_table) <= i
+                else ""
+            )
             part = f" It has {len(box)} tokens of {size} that would fit." if len(box) < size else ""
             return f"Block {i} exists, and is refused.{part}{table}"
         if box is None and i < 0:
             return f"There is no block {i}; a slice with negative numbers counts from the end, and says nothing."
         if box is None:
-            return f"There is no block {i}: the last one is {len(boxes(tokens, size)) - 1}. A slice beyond the end of a list is empty, and says nothing."
+            return (
+                f"There is no block {i}: the last one is {len(boxes(tokens, size)) - 1}. A slice "
+                "beyond the end of a list is empty, and says nothing."
+            )
         if got.startswith("returned (") or not got.startswith("returned ["):
             return "The tokens came back as something else than a list; a list is promised."
         if got == f"returned {tokens[i : i + size]!r}":
@@ -274,7 +290,12 @@ def together_they_are_the_tokens(engine, check):
             dealt = boxes(range(num_tokens), block_size)
             check.step(f"{num_tokens} tokens in blocks of {block_size}")
             blocks = [seq.block(i) for i in range(len(dealt))]
-            check.equal("all its blocks", blocks, dealt, says="Put together, the blocks are not the tokens, each of them once.")
+            check.equal(
+                "all its blocks",
+                blocks,
+                dealt,
+                says=("Put together, the blocks are not the tokens, each of them once."),
+            )
             if isinstance(blocks[0], list):
                 blocks[0].append(-5)
             says = "What comes back is the sequence's own list: whoever changes it changes the sequence."
@@ -286,8 +307,12 @@ def together_they_are_the_tokens(engine, check):
 REST = ("num_prompt_tokens", "num_cached_tokens", "num_scheduled_tokens", "block_table", "finish_reason", "stop_reason")
 REST_SAYS = {
     "num_prompt_tokens": "The prompt has grown. A generated token is no part of it.",
-    "num_cached_tokens": "The token counts as cached, but no model has read it: its keys and values come in the next step.",
-    "num_scheduled_tokens": "What is scheduled was changed. The scheduler does that, when a step has ended and when one begins.",
+    "num_cached_tokens": (
+        "The token counts as cached, but no model has read it: its keys and values come in the next step."
+    ),
+    "num_scheduled_tokens": (
+        "What is scheduled was changed. The scheduler does that, when a step has ended and when one begins."
+    ),
     "block_table": "The block table was changed. The block manager gives blocks.",
     "finish_reason": "The sequence was ended. Whether it ends is for the scheduler to say.",
     "stop_reason": "The sequence was ended. Whether it ends is for the scheduler to say.",
@@ -318,7 +343,12 @@ def observe_appended(check: Check, seq, before, token_id) -> None:
     """The three attributes that tell of the tokens, after one was appended."""
     count = len(before) + 1
     check.equal("token_ids", seq.token_ids, [*before, token_id], says=wrong_tokens(before, token_id))
-    last = {before[-1]: "last_token is still the one before. Three attributes tell of the tokens, and this one was not changed, or too early."}
+    last = {
+        before[-1]: (
+            "last_token is still the one before. Three attributes tell of the tokens, and this one was "
+            "not changed, or too early."
+        )
+    }
     check.equal("last_token", seq.last_token, token_id, says=last)
     fewer = {
         count - 1: "num_tokens is what it was, but there is one token more. It is stored, so nobody counts for you.",
@@ -347,7 +377,8 @@ def an_answer_of_nine(engine, check):
         observe_appended(check, seq, [*range(5), *answer], token_id)
         answer.append(token_id)
         check.equal("num_blocks", seq.num_blocks, len(boxes([*range(5), *answer], 4)))
-        check.equal("the tokens of the answer", seq.completion_token_ids, answer)
+        says = "The answer is what stands behind the first num_prompt_tokens tokens, and that number has changed."
+        check.equal("the tokens of the answer", seq.completion_token_ids, answer, says=says)
     check.equal("the tokens of the prompt", seq.prompt_token_ids, list(range(5)))
 
 
@@ -417,7 +448,7 @@ def send(seq):
 
 def says_changed(names) -> str:
     if "token_ids" in names:
-        return "The sequence itself has lost its tokens: self.__dict__ is its own dictionary, and not a copy of it."
+        return "Being sent, the sequence itself has lost its tokens. self.__dict__ is its own dictionary, no copy."
     return "The sequence itself was changed. It goes on living here; only what is sent may be different."
 
 
@@ -430,7 +461,7 @@ def wrong_sent(seq, copy) -> str | None:
         return None
     words = f"{left} tokens have no keys and values yet, so the worker needs the list"
     if count == 1:
-        return f"{words}: the one that is scheduled is not the last one. One scheduled token does not mean decode."
+        return f"{words}: the one that is scheduled is not the last one, so it is not last_token."
     if seq.num_completion_tokens and not seq.num_cached_tokens:
         return f"{words}. It has an answer already, but lost its blocks: everything is computed again."
     if seq.num_cached_tokens:
@@ -463,7 +494,8 @@ def observe_worker(check: Check, seq, what: str = "") -> None:
         found = copy.scheduled_token_ids
     except (AttributeError, TypeError) as error:
         found = f"an error: {error}"
-    check.equal(f"the tokens that the worker computes{what}", found, tokens[start : start + count], says=wrong_sent(seq, copy))
+    wanted, says = tokens[start : start + count], wrong_sent(seq, copy)
+    check.equal(f"the tokens that the worker computes{what}", found, wanted, says=says)
 
 
 @case("ch04.__getstate__")
@@ -590,13 +622,14 @@ def whole_lives(engine, check):
 # codec: an open exercise
 
 LIFE_IDS = 2**31 - 1
-AT_MOST = 8  # times fewer bytes than pickle takes of all attributes
+AT_MOST = 10  # times fewer bytes than pickle takes of all attributes
 
 
 def lives(engine: Engine):
     """Sequences as they are in the steps of several lives: name of the moment, sequence."""
     rng = random.Random(17)
-    plans = [("a short prompt", 14, 40, 16, 300), ("a long text", 1500, 30, 16, 5000), ("large ids", 60, 20, 4, LIFE_IDS)]
+    plans = [("a short prompt", 14, 40, 16, 300), ("a long text", 1500, 30, 16, 5000)]
+    plans += [("large ids", 60, 20, 4, LIFE_IDS)]
     for name, num_prompt, num_answer, size, most in plans:
         seq = make(engine, [rng.randrange(most) for _ in range(num_prompt)], size, seq_id=rng.randrange(2**40))
         preempt_at = num_prompt + num_answer // 2
@@ -606,7 +639,10 @@ def lives(engine: Engine):
             seq.block_table += rng.sample(range(most), len(boxes(seq.token_ids, size)) - len(seq.block_table))
             seq.status = status(engine, "WAITING" if seq.is_cut else "RUNNING")
             seq.block_hashes = [rng.randrange(2**64) for _ in range(seq.num_cached_tokens // size)]
-            yield f"{name}: {seq.num_cached_tokens} cached, {seq.num_scheduled_tokens} of {seq.num_tokens} scheduled", seq
+            yield (
+                (f"{name}: {seq.num_cached_tokens} cached, {seq.num_scheduled_tokens} of {seq.num_tokens} scheduled"),
+                seq,
+            )
             is_cut = seq.is_cut
             seq.num_cached_tokens, seq.num_scheduled_tokens = seq.num_cached_tokens + seq.num_scheduled_tokens, 0
             if not is_cut:
@@ -620,15 +656,18 @@ def needed(seq) -> dict:
     start, count = seq.num_cached_tokens, seq.num_scheduled_tokens
     tokens = list(seq.token_ids[start : start + count])
     is_cut = start + count < seq.num_tokens
-    return {"seq_id": seq.seq_id, "tokens": tokens, "start": start, "is_cut": is_cut, "block_table": list(seq.block_table)}
+    table = list(seq.block_table)
+    return {"seq_id": seq.seq_id, "tokens": tokens, "start": start, "is_cut": is_cut, "block_table": table}
 
 
 def carry(engine: Engine, check: Check, seq, moment: str) -> int | None:
-    """Pack a sequence, unpack it with functions that are made anew, and compare. The number of bytes, if all is well."""
+    """Pack a sequence, unpack it with functions that are made anew, and compare: the number of bytes, or None."""
     expected, before = needed(seq), pickle.dumps(vars(seq))
     check.step(f"pack: {moment}")
     data = engine.get("labs:codec")()[0](seq)
-    if not check.true("pack gives bytes", isinstance(data, bytes), says=f"A {type(data).__name__} came back from pack."):
+    if not check.true(
+        "pack gives bytes", isinstance(data, bytes), says=(f"A {type(data).__name__} came back from pack.")
+    ):
         return None
     check.true("the sequence is as it was", pickle.dumps(vars(seq)) == before, says="pack has changed the sequence.")
     check.step("unpack, in another process")
@@ -705,5 +744,7 @@ def few_bytes(engine, check):
             return
         packed, pickled = packed + size, pickled + len(pickle.dumps(vars(seq)))
     check.step(f"all steps: {packed:,} bytes; pickle takes {pickled:,}, which is {pickled / packed:.1f} times as much")
-    says = "Everything arrives, but in too many bytes. What is sent that both sides know, or that the step does not need?"
+    says = (
+        "Everything arrives, but in too many bytes. What is sent that both sides know, or that the step does not need?"
+    )
     check.true(f"at most 1/{AT_MOST} of the bytes", packed * AT_MOST <= pickled, says=says)
