@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 from . import checks, grading, manifest, runner, source, stubs
 from .assemble import Mine, Package, Without, assemble
 from .checks import Result
+from .manifest import Exercise
 from .predictions import predict, reveal
-from .report import Message
+from .report import KINDS, Message
 from .staircase import staircase
 from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
 
+# What happens to blocks, by how much there is to see in it.
+WEIGHTS = {"preempt": 5, "share": 4, "evict": 3, "release": 3, "refuse": 2, "append": 1}
 STOPPED = "Stopped. Nothing was noted down."
 FIGURES = manifest.ROOT / "notebooks"  # figures.py, the pictures of the notebooks
 
@@ -48,14 +52,42 @@ def describe(result: Result) -> Message:
 
 
 @guarded
-def check(exercise_id: str, engine: bool = True) -> Message:
+def check(exercise_id: str, engine: bool = True) -> Message | None:
     """Check your answer, in your file: its cases, then the engine with it.
 
     Args:
-        exercise_id: for example "ch05.deallocate".
+        exercise_id: for example "ch05.deallocate", or "ch05" for all that is written of a chapter.
         engine: False leaves the engine out, which saves a second.
     """
-    return describe(checks.check(exercise_id, engine=engine))
+    workspace = Workspace()
+    chapter = [exercise for exercise in manifest.load().values() if exercise.chapter == exercise_id]
+    if not chapter:
+        return _check(exercise_id, workspace, engine)
+    results = [checks.check(exercise.id, workspace, engine) for exercise in chapter]
+    rows = [(result.exercise.id, f"{KINDS[result.status][0]} {result.said}") for result in results]
+    num_right = sum(result.passed for result in results)
+    rows.append(("next", checks.what_is_next(workspace)))
+    kind = "failed" if any(result.status == "failed" for result in results) else "todo"
+    title = f"{exercise_id}: {num_right} of {len(results)} are right"
+    return Message(title, rows, "passed" if num_right == len(results) else kind)
+
+
+def _check(exercise_id: str, workspace: Workspace, engine: bool = True, note: str = "") -> Message | None:
+    """The result of a check; in a notebook, that of its cases appears first, and is completed in its place."""
+    shown = []
+
+    def show_cases(result: Result) -> None:
+        from IPython.display import display
+
+        shown.append(display(describe(result), display_id=True))
+
+    result = checks.check(exercise_id, workspace, engine, show_cases if hasattr(_shell(), "kernel") else None)
+    message = describe(result)
+    message.rows += [("note", note)] if note else []
+    if not shown:
+        return message
+    shown[0].update(message)
+    return None
 
 
 @guarded
@@ -137,22 +169,25 @@ def show(exercise_id: str) -> Any:
     outcome = checks.run_cases(exercise, package)
     if outcome.kind != "returned":
         return describe(checks.grade(answer, engine=False))
-    finding = outcome.value.finding
-    name = (
-        finding.case
-        if finding
-        else grading.load_grader(grading.grader_path(exercise.file_name), exercise_id)[0].__name__
-    )
-    theirs, ours = (checks.run_cases(exercise, p, name).value.observations[name] for p in (package, assemble()))
-    rows = [("the case", finding.story)] if finding else []
-    rows += [("steps", "\n".join(finding.steps))] if finding and finding.steps else []
-    rows += _beside(ours, theirs)
-    message = Message(f"{exercise.id}  Your run beside ours", rows, "failed" if finding else "passed")
-    if not hasattr(_shell(), "kernel"):
+    finding, is_notebook = outcome.value.finding, hasattr(_shell(), "kernel")
+    if finding is None:
+        traces, step = _traces(exercise, package), None
+        message = Message(f"{exercise.id}  It passes its cases", kind="passed")
+        if traces:
+            step, text = _what_it_did(traces[0])
+            message = Message(f"{exercise.id}  What it did in the engine", [("", text)], "passed")
+    else:
+        packages = (assemble(), package)
+        ours, theirs = (checks.run_cases(exercise, p, finding.case).value.observations[finding.case] for p in packages)
+        last = finding.steps[-1].strip() if finding.steps else ""
+        rows = [("the case", finding.story)] + ([("when", last)] if last else [])
+        message = Message(f"{exercise.id}  Your run beside ours", rows, "failed", _beside(ours, theirs))
+        traces, step = _traces(exercise, package, assemble()) if is_notebook else [], None
+    if not is_notebook:
         return message
     from IPython.display import display
 
-    display(message, *_pictures(exercise_id, package))
+    display(message, *_pictures(traces, step))
     return None
 
 
@@ -161,38 +196,52 @@ def _shell() -> Any:
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
-def _beside(ours: list[tuple[str, str, str]], theirs: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
-    """A few observations around the first that differ."""
-    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a[:2] != b[:2]), None)
-    rows = []
-    start = max(0, (first or 0) - 3)
-    for i, (what, got, _) in list(enumerate(theirs))[start : start + 7]:
-        reference = ours[i][1] if i < len(ours) else "-"
-        mark = "here" if i == first else ""
-        rows.append(
-            (
-                mark or "same" if reference == got else mark or "then",
-                f"{what}\n    ours   {reference}\n    yours  {got}",
-            )
-        )
-    return rows
+def _beside(ours: list[tuple[str, str, str]], theirs: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """A few observations around the first that differ: what it is, ours, yours."""
+    pairs = itertools.zip_longest(ours, theirs, fillvalue=("", "(not reached)", ""))
+    found = [(a[0] or b[0], a[1], b[1] if a[0] in ("", b[0]) else f"{b[0]}: {b[1]}") for a, b in pairs]
+    first = next((i for i, (_, one, other) in enumerate(found) if one != other), 0)
+    return found[max(0, first - 2) : first + 4]
 
 
-def _pictures(exercise_id: str, package: Package) -> list[Any]:
-    """Block tables of both engines on the same work, open where they part; nothing if there are no widgets here."""
-    if not exercise_id.startswith(("ch04", "ch05", "ch06", "ch07")):
+def _traces(exercise: Exercise, *packages: Package) -> list[dict[str, Any]]:
+    """Engines at the same work; nothing for what pictures do not show, or if there are none here."""
+    if not exercise.splice or not exercise.id.startswith(("ch04", "ch05", "ch06", "ch07")):
         return []
-    outcomes = [runner.run(grading.record, package=p, limit=checks.ENGINE_LIMIT) for p in (assemble(), package)]
-    if any(outcome.kind != "returned" for outcome in outcomes):
+    outcomes = [runner.run(grading.record, package=p, limit=checks.ENGINE_LIMIT) for p in packages]
+    return [outcome.value for outcome in outcomes] if all(o.kind == "returned" for o in outcomes) else []
+
+
+def _what_it_did(trace: dict[str, Any]) -> tuple[int, str]:
+    """The step in which most happened while the function was called, and what that was."""
+    from nanovllm.viz.block_table import describe_step
+    from nanovllm.viz.trace import name_of
+
+    steps = trace["steps"]
+    called = [i for i in trace["called"] if i < len(steps)] or [0]
+    step = max(called, key=lambda i: sum(WEIGHTS.get(event["event"], 0) for event in steps[i]["events"]))
+    text = f"It was called in {len(called)} of {len(steps) - 1} steps. Step {step}: {describe_step(trace, step)}"
+    for event in steps[step]["events"]:
+        if event["event"] == "release" and event["blocks"]:
+            blocks = ", ".join(f"#{block_id}" for block_id in event["blocks"])
+            text += f" {blocks} of {name_of(trace, event['seq'])} came back to the pool."
+    return step, text
+
+
+def _pictures(traces: list[dict[str, Any]], step: int | None) -> list[Any]:
+    """Block tables, open at a step; of two runs at the one where they part, one below the other."""
+    if not traces:
         return []
     from nanovllm.viz import BlockTable
 
-    traces = [outcome.value for outcome in outcomes]
     pairs = list(zip(*(trace["steps"] for trace in traces), strict=False))
-    tables = [BlockTable(trace) for trace in traces]
+    if step is None:
+        step = next((i for i, (a, b) in enumerate(pairs) if a["after"] != b["after"]), len(pairs) - 1)
+    tables = [BlockTable({key: value for key, value in trace.items() if key != "called"}) for trace in traces]
     for table in tables:
-        table.step = next((i for i, (a, b) in enumerate(pairs) if a["after"] != b["after"]), len(pairs) - 1)
-    return [Message("Our engine at work"), tables[0], Message("The engine with your function"), tables[1]]
+        table.step = step
+    titles = [Message("The engine with your function"), Message("Our engine at the same work")]
+    return [part for pair in zip(titles, tables, strict=False) for part in pair]
 
 
 # The notebook.
@@ -243,9 +292,7 @@ def _exercise(exercise_id: str, cell: str, options: list[str]) -> Message | None
             return _conflict(current, new)
         workspace.back_up(exercise_)
         workspace.write(exercise_, new.text)
-    message = describe(checks.check(exercise_id, workspace))
-    message.rows += [("note", note)] if note else []
-    return message
+    return _check(exercise_id, workspace, note=note)
 
 
 def _may_overwrite(workspace: Workspace, current: Answer) -> bool:
@@ -259,7 +306,8 @@ def _conflict(current: Answer, new: Answer) -> Message:
     )
     id_ = current.exercise.id
     text = f'Nothing was written. "%%exercise {id_} --force" takes the cell, "%%exercise {id_} --pull" takes the file.'
-    rows = [("steps", "\n".join(lines)), ("next", text)]
+    rows = [("steps", "\n".join(lines)), ("note", current.problem or ""), ("next", text)]
+    rows = [row for row in rows if row[1]]
     return Message(f"{id_}  {current.file} was changed since this cell wrote to it", rows, "failed")
 
 

@@ -77,6 +77,15 @@ class Result:
         return [(label, text) for label, text in rows if text]
 
     @property
+    def said(self) -> str:
+        """What there is to say in one line, among others."""
+        if not self.finding:
+            return "not written yet" if self.status == "todo" else f"{self.summary} {self.whole}".strip()
+        finding = self.finding
+        wrong = finding.error[-1] if finding.error else f"{finding.what}: {finding.got}, expected {finding.expected}"
+        return self.diagnosis or f"{finding.story} {wrong}"
+
+    @property
     def title(self) -> str:
         """Id, title and status."""
         words = {"passed": "passed", "failed": "not right yet", "todo": "not written yet"}
@@ -159,7 +168,8 @@ def check(
         when=time.strftime("%Y-%m-%d %H:%M:%S"),
     )
     if result.passed and not result.blamed:
-        result.next_step = what_is_next(workspace)
+        look = f'show("{exercise_id}") shows what yours did, solution("{exercise_id}") how ours does it.'
+        result.next_step = f"{what_is_next(workspace)}\n{look}"
     return result
 
 

@@ -11,19 +11,8 @@ from rich.text import Text
 
 # The symbol beside the color says the same, for those who do not see the color.
 KINDS = {"passed": ("✓", "#009E73", "green"), "failed": ("✗", "#D55E00", "red"), "todo": ("·", "#0072B2", "blue")}
-MONOSPACED = (
-    "steps",
-    "raised",
-    "where",
-    "your prints",
-    "expected",
-    "got",
-    "ours",
-    "our answer",
-    "same",
-    "here",
-    "then",
-)
+DIFFERENT = "✗"
+MONOSPACED = ("steps", "raised", "where", "your prints", "expected", "got", "ours", "our answer")
 
 
 @dataclass
@@ -34,11 +23,13 @@ class Message:
         title: one line.
         rows: label and text; an empty label for a text of its own.
         kind: "passed", "failed" or "todo".
+        beside: what was observed in two runs: what it is, ours, yours.
     """
 
     title: str
     rows: list[tuple[str, str]] = field(default_factory=list)
     kind: str = "todo"
+    beside: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         width = max((len(label) for label, _ in self.rows), default=0)
@@ -46,6 +37,9 @@ class Message:
         for label, text in self.rows:
             first, *rest = (text if label in MONOSPACED else _wrapped(text)).splitlines() or [""]
             lines += [f"  {label:{width}}  {first}", *(f"  {'':{width}}  {line}" for line in rest)]
+        for what, ours, yours in self.beside:
+            lines += [f"  {DIFFERENT if ours != yours else ' '} {what}"]
+            lines += [f"      ours   {ours}", f"      yours  {yours}"] if ours != yours else [f"      both   {ours}"]
         return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
@@ -58,14 +52,33 @@ class Message:
         )
         return (
             f"<div style='border-left:0.3em solid {color};padding-left:0.8em' role='status'>"
-            f"<b>{symbol} {html.escape(self.title)}</b><table style='margin:0.3em 0'>{rows}</table></div>"
+            f"<b>{symbol} {html.escape(self.title)}</b><table style='margin:0.3em 0'>{rows}</table>"
+            f"{self._table(cell)}</div>"
         )
+
+    def _table(self, cell: str) -> str:
+        """The two runs in two columns; where they differ, the row is marked."""
+        rows = [[DIFFERENT if entry[1] != entry[2] else "", *entry] for entry in self.beside]
+        font = _font("ours")
+        table = "".join(
+            f"<tr style='background:none'><td style='{cell};color:{KINDS['failed'][1]}'>{row[0]}</td>"
+            f"<td style='{cell}'>{html.escape(row[1])}</td>"
+            + "".join(f"<td style='{cell};white-space:pre-wrap;{font}'>{html.escape(text)}</td>" for text in row[2:])
+            + "</tr>"
+            for row in rows
+        )
+        head = "".join(f"<th style='{cell}'>{text}</th>" for text in ("", "looked at", "ours", "yours"))
+        return f"<table style='margin:0.3em 0'><tr style='background:none'>{head}</tr>{table}</table>" if rows else ""
 
     def __rich__(self) -> RenderableType:
         symbol, _, color = KINDS[self.kind]
         table = Table.grid(padding=(0, 2))
         for label, text in self.rows:
             table.add_row(Text(label, style="dim"), Text(text))
+        for what, ours, yours in self.beside:
+            is_same = ours == yours
+            text = f"{what}\n    both   {ours}" if is_same else f"{what}\n    ours   {ours}\n    yours  {yours}"
+            table.add_row(Text("" if is_same else DIFFERENT, style="red"), Text(text))
         return Panel(Group(table), title=Text(f"{symbol} {self.title}"), border_style=color, title_align="left")
 
 

@@ -80,10 +80,19 @@ def _check(ids: list[str], workspace: Workspace, console: Console) -> int:
     if not wanted:
         console.print(f"Nothing is written yet. Begin with {next(iter(exercises), 'the first chapter')}.")
         return 1
-    results = [checks.check(id_, workspace) for id_ in wanted]
-    for result in results:
-        console.print(actions.describe(result))
-    return 0 if all(result.passed for result in results) else 1
+    have_passed = [_check_one(id_, workspace, console) for id_ in wanted]
+    return 0 if all(have_passed) else 1
+
+
+def _check_one(exercise_id: str, workspace: Workspace, console: Console) -> bool:
+    """Print the result, that of the cases as soon as it is there; whether it is a pass."""
+
+    def show_cases(result: checks.Result) -> None:
+        console.print(f"{exercise_id}: {result.summary} {result.whole}", style="dim", highlight=False)
+
+    result = checks.check(exercise_id, workspace, on_cases=show_cases)
+    console.print(actions.describe(result))
+    return result.passed
 
 
 def _update(workspace: Workspace, console: Console) -> int:
@@ -115,7 +124,7 @@ def watch(workspace: Workspace, console: Console, interval: float = 0.5, rounds:
             time.sleep(interval)
             now = texts()
             for id_ in [id_ for id_, text in now.items() if text != seen.get(id_)]:
-                console.print(actions.describe(checks.check(id_, workspace)))
+                _check_one(id_, workspace, console)
             seen, rounds = now, None if rounds is None else rounds - 1
     except KeyboardInterrupt:
         console.print("Until next time.")

@@ -904,7 +904,7 @@ def test_a_folder_that_is_read_only_is_told_not_raised(workspace, monkeypatch):
     workspace.note(DEALLOCATE, hints=1)  # a cache; nothing is said
 
 
-@pytest.mark.parametrize("exercise_id", [None, 5, ["ch05.deallocate"], "", "ch05"])
+@pytest.mark.parametrize("exercise_id", [None, 5, ["ch05.deallocate"], "", "ch99"])
 def test_what_is_no_id_is_explained_not_raised(exercise_id):
     assert actions.check(exercise_id).kind == actions.hint(exercise_id).kind == "failed"
     assert "Which exercise" in actions.check().title
@@ -937,12 +937,78 @@ def test_a_pass_opens_the_solution_until_the_answer_changes(workspace):
     assert "still closed" in actions.solution("ch05.deallocate").title
 
 
-def test_show_puts_the_runs_side_by_side(workspace):
+class Notebook:
+    """What a notebook's IPython is for the kit, and what was displayed in it."""
+
+    kernel = None
+
+    def __init__(self, monkeypatch):
+        self.shown = []
+        monkeypatch.setattr(actions, "_shell", lambda: self)
+        monkeypatch.setattr("IPython.display.display", self.display)
+
+    def display(self, *parts, display_id=False):
+        self.shown.append(list(parts))
+        return self if display_id else None
+
+    def update(self, part):
+        self.shown[-1] = [self.shown[-1][0], part]
+
+
+def test_show_puts_the_runs_side_by_side(workspace, monkeypatch):
     import ipykernel  # noqa: F401 - being installed and imported is not being in a notebook
 
     workspace.write(DEALLOCATE, HEAD_FIRST)
-    rows = dict(actions.show("ch05.deallocate").rows)
-    assert rows["here"].endswith("ours   [3, 2, 1, 0]\n    yours  [0, 1, 2, 3]")
+    message = actions.show("ch05.deallocate")
+    wrong = [entry for entry in message.beside if entry[1] != entry[2]]
+    assert wrong[0][1:] == ("[5, 3, 2, 1, 0]", "[5, 0, 1, 2, 3]") and len(message.beside) <= 6
+    assert [label for label, _ in message.rows] == ["the case", "when"]
+    text, html = repr(message), message._repr_html_()
+    assert "ours   [5, 3, 2, 1, 0]\n      yours  [5, 0, 1, 2, 3]" in text
+    assert "<th" in html and html.count("✗") == 1 + len(wrong) and "[5, 0, 1, 2, 3]</td>" in html
+    notebook = Notebook(monkeypatch)
+    assert actions.show("ch05.deallocate") is None
+    ((again, _, theirs, _, ours),) = notebook.shown
+    assert repr(again) == text and theirs.step == ours.step > 0
+
+
+def test_show_after_a_pass_tells_what_the_function_did(workspace, monkeypatch):
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    ((_, text),) = actions.show("ch05.deallocate").rows
+    assert re.match(r"It was called in \d+ of \d+ steps\. Step \d+: ", text)
+    assert "is preempted" in text and re.search(r"#\d+ of [A-D] came back to the pool\.", text)
+    notebook = Notebook(monkeypatch)
+    actions.show("ch05.deallocate")
+    ((message, _, table),) = notebook.shown
+    assert f"Step {table.step}: " in repr(message)
+
+
+def test_a_trace_tells_the_step_that_raised():
+    code = LEAKS.replace("    table = seq", "    if is_done:\n        raise KeyError(7)\n    table = seq")
+    package = assemble.assemble([parse(DEALLOCATE, code)])
+    trace = runner.run(grading.record, package=package, limit=60).value
+    assert trace["steps"][-1]["kind"] == "error" and "KeyError" in trace["error"] and trace["called"]
+    result = checks.grade(parse(DEALLOCATE, code))
+    assert result.status == "failed"
+
+
+def test_in_a_notebook_the_cases_are_shown_first_and_completed_by_the_engine(workspace, monkeypatch):
+    notebook = Notebook(monkeypatch)
+    assert actions.exercise("ch05.deallocate", DEALLOCATE.reference()) is None
+    ((first, last),) = notebook.shown
+    assert dict(first.rows)["together"] == "The engine is running with it."
+    assert "same as ours" in repr(last) and "next" in dict(last.rows)
+    assert "not right yet" in actions.exercise("ch05.deallocate", HEAD_FIRST).title  # nothing was to come
+
+
+def test_a_chapter_is_checked_as_a_whole(workspace):
+    workspace.write(DEALLOCATE, DEALLOCATE.reference())
+    workspace.write(EXERCISES["ch05.can_allocate"], "def can_allocate(self, seq):\n    return True\n")
+    message = actions.check("ch05", engine=False)
+    rows = dict(message.rows)
+    assert message.title.startswith("ch05: 1 of ") and message.kind == "failed"
+    assert rows["ch05.deallocate"].startswith("✓ Right in all") and rows["ch05.can_allocate"].startswith("✗ ")
+    assert rows["ch05.allocate"] == "· not written yet" and rows["next"].startswith(next(iter(EXERCISES)))
 
 
 # Derivation.
