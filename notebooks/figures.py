@@ -86,11 +86,11 @@ def show_steps(loop: list[int], engine: list[int]) -> None:
     _, axes = plt.subplots(1, 2, sharex=True, sharey=True, figsize=(8, 3.4))
     for axis, computed, color, name in zip(axes, (loop, engine), (ORANGE, BLUE), ("loop", "engine"), strict=True):
         squares = [
-            plt.Rectangle((computed[0] + step - count, step + 0.06), count - 0.12, 0.88)
+            plt.Rectangle((computed[0] + step - k, step + 0.05), 0.85, 0.85)
             for step, count in enumerate(computed)
+            for k in range(1, count + 1)
         ]
         axis.add_collection(PatchCollection(squares, facecolor=color, edgecolor="none"))
-        axis.vlines(range(computed[0] + len(computed)), 0, len(computed), color=INK, linewidth=0.3)
         axis.set(xlim=(0, computed[0] + len(computed)), ylim=(len(computed), 0))
         axis.set(title=f"{name}: {sum(computed)} tokens computed", xlabel="place in the text")
     axes[0].set(ylabel="step")
@@ -297,14 +297,14 @@ def states() -> None:
     for x, name, color in [(0, "WAITING", GRAY), (4, "RUNNING", BLUE), (8, "FINISHED", GREEN)]:
         axis.add_patch(plt.Rectangle((x, 0.6), 1.9, 0.8, facecolor=color, edgecolor=TEXT))
         axis.text(x + 0.95, 1.0, name, ha="center", va="center", fontsize=11, color=INK)
-    moves = [((1.9, 1.2), (4, 1.2), "all its tokens are scheduled", (2.95, 1.55))]
-    moves += [((4, 0.8), (1.9, 0.8), "preempted", (2.95, 0.35)), ((5.9, 1), (8, 1), "its last token", (6.95, 1.2))]
+    moves = [((1.9, 1.2), (4, 1.2), "all its tokens scheduled", (2.95, 1.3))]
+    moves += [((4, 0.8), (1.9, 0.8), "preempted", (2.95, 0.5)), ((5.9, 1), (8, 1), "its last token", (6.95, 1.2))]
     moves += [((-1.2, 1), (0, 1), "arrives", (-0.7, 1.2))]
     for start, end, name, place in moves:
         axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": TEXT})
         axis.text(*place, name, fontsize=9, ha="center")
-    axis.text(0.95, 1.55, "cut: it stays", fontsize=9, ha="center")
-    axis.text(4.95, 1.55, "one token a step", fontsize=9, ha="center")
+    axis.text(0.95, 0.3, "cut: it stays", fontsize=9, ha="center")
+    axis.text(4.95, 0.3, "one token a step", fontsize=9, ha="center")
     axis.set(xlim=(-1.4, 10), ylim=(0.1, 1.9), title="the states of a sequence")
     axis.axis("off")
     plt.show()
@@ -543,12 +543,12 @@ def stairs(traces: dict[str, dict[str, Any]]) -> dict[str, int]:
     _, axes = plt.subplots(1, len(traces), sharey=True)
     taken = {}
     for axis, (title, trace) in zip(axes, traces.items(), strict=True):
-        block_size = trace["config"]["kvcache_block_size"]
+        block_size = trace["config"]["block_size"]
         states = [state for step in trace["steps"] if (state := step["after"]["seqs"].get("0"))]
         slots, stored = [block_size * len(state["table"]) for state in states], [state["kv"] for state in states]
         axis.fill_between(range(len(states)), stored, slots, step="mid", color=GRAY, label="reserved, empty")
         axis.fill_between(range(len(states)), 0, stored, step="mid", color=BLUE, label="keys and values")
-        taken[title] = len(states[-1]["table"]) - len(states[0]["table"])
+        taken[title] = len(states[-1]["table"]) - len(states[0]["table"]) if states else 0
         axis.set(title=f"{title}: {taken[title]} taken", xlabel="step")
     axes[0].legend(loc="lower right")
     axes[0].set(ylabel="slots of the sequence")

@@ -20,8 +20,8 @@ class Sequence:
 
     Tokens fall into three ranges, each after the one before:
     `num_cached_tokens` have their keys and values in the cache, `num_scheduled_tokens` are computed
-    in the current step, the rest wait. `block_table[i]` is the id of the block that holds tokens `i
-    * block_size` to `(i + 1) * block_size - 1`.
+    in the current step, the rest in a later one. `block_table[i]` is the id of the block that holds
+    tokens `i * block_size` to `(i + 1) * block_size - 1`.
 
     Args:
         token_ids: the prompt, at least one token.
@@ -92,9 +92,9 @@ class Sequence:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that `num_tokens` tokens need; the last one may be partly filled.
+        """Blocks that `num_tokens` tokens need (an `int`); the last one may be partly filled.
 
-        Count with `num_tokens`: in a worker process, `token_ids` may be empty.
+        It is right in a worker process, too, where `token_ids` may be empty.
         """
         return (self.num_tokens + self.block_size - 1) // self.block_size
 

@@ -5,7 +5,7 @@
 #
 # You will
 #
-# * see one bad request take three good ones with it, and write the check that stops it at the door,
+# * see what one bad request does to three good ones, and write the check that stops it at the door,
 # * decide how large the KV cache may be, and what a start without room is told,
 # * count how many requests fit beside one another, on real cards,
 # * choose the options of an engine, and need less than half of the steps.
@@ -90,7 +90,7 @@ Timeline(trace, complete=False)
 # a float.
 
 # %%
-CHOICES = ["all four fail", "only the fourth fails", "nobody is told, and one answer is garbage", "nothing is wrong"]
+CHOICES = ["an error for all four", "an error for the fourth", "garbage, and nobody is told", "nothing special"]
 predict("nan as temperature", "The fourth request has temperature=nan. What happens?", choices=CHOICES)
 
 # %%
@@ -112,8 +112,8 @@ reveal("nan as temperature", CHOICES[2])
 # there never is a `SamplingParams` with a bad value in it.
 #
 # `SamplingParams(top_k="40")` says `top_k must be an integer, got '40' of type str`. Compare this with the message
-# above: it names the **argument**, shows the **value**, and says what would be **accepted**. Whoever reads it can correct the
-# call without reading the engine.
+# above: it names the **argument**, shows the **value**, and says what would be **accepted**. Whoever reads it can
+# correct the call without reading the engine.
 
 # %%
 figures.border()
@@ -200,7 +200,7 @@ reveal("cost of a check", round(100 * check_seconds / step_seconds, 2))
 
 # %%
 LINES = ["params.temperature = 0.5", "config.max_num_seq = 8", "config.num_kvcache_blocks = 8"]
-EITHER = ["it works", "it is an error"]
+EITHER = ["allowed", "an error"]
 predict("line 1", LINES[0], choices=EITHER)
 predict("line 2", LINES[1], choices=EITHER)
 predict("line 3", LINES[2], choices=EITHER)
@@ -317,16 +317,19 @@ for name in ("qwen3-tiny", "Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"):
 
 # %%
 predict("8B on 24 GB", "How many requests of 4,096 tokens fit into its cache at the same time?")
+predict("8B on 80 GB", "And on a card of 80 GB, which is 3.3 times as large?")
 
 # %%
 pairs = [("Qwen3-0.6B", 8), ("Qwen3-0.6B", 24), ("Qwen3-8B", 16), ("Qwen3-8B", 24), ("Qwen3-8B", 80), ("Qwen3-32B", 80)]
 budgets = {pair: budget_of(Setting(*pair)) for pair in pairs}
 reveal("8B on 24 GB", budgets["Qwen3-8B", 24].num_full_seqs)
+reveal("8B on 80 GB", budgets["Qwen3-8B", 80].num_full_seqs)
 figures.memory_bars(list(budgets.values()))
 
 # %% [markdown]
 # Each bar is the memory of one GPU; the dashed line is the limit, `gpu_memory_utilization`. Weights and activations
-# come first, and the cache gets the rest. Where they alone pass the limit, the engine does not start.
+# come first, and the cache gets the rest. Where they alone pass the limit, the engine does not start. And what a larger
+# card has beyond them is all cache: that is why memory, and not only speed, decides how many people one GPU serves.
 #
 # In this picture the activations are estimated, and `other`, what CUDA takes, is assumed. On a GPU the engine does not
 # estimate: it loads the weights, runs the largest prefill that its options allow, and looks what that took.
@@ -361,12 +364,12 @@ MemoryBudget(num_blocks_that_fit=me.utils.memory.num_blocks_that_fit)
 # %% [markdown]
 # ## When there is no room
 #
-# An engine that cannot start says so, and what to do. Here is one that gets 40 kB.
+# An engine that cannot start says so, and what to do. Here is one with 1 GB, and with blocks of 100,000 tokens.
 
 # %%
-me.engine.kv_cache.available_memory = lambda: 40_000
+me.engine.kv_cache.available_memory = lambda: 1_000_000_000
 try:
-    me.LLM("qwen3-tiny", device="cpu")
+    me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=100_000)
 except MemoryError as error:
     print(fill(f"MemoryError: {error}", 96))
 finally:
@@ -391,7 +394,7 @@ finally:
 lab = mine("ch03.what_would_help").package.module("labs")
 EXTREMES = {"gpu_memory_utilization": 1.0, "max_num_batched_tokens": 1, "kvcache_block_size": 1}
 failing = [Setting("Qwen3-8B", 16), Setting("Qwen3-8B", 24, 0.7), Setting("Qwen3-8B", 24, 0.78)]
-failing += [Setting("Qwen3-32B", 80, 0.85, kvcache_block_size=4096), Setting("Qwen3-8B", 18, 1.0)]
+failing += [Setting("Qwen3-8B", 24, 0.8, kvcache_block_size=4096), Setting("Qwen3-8B", 18, 1.0)]
 for setting in failing:
     b = budget_of(setting)
     numbers = b.total, b.other + b.weights, b.activations, setting.gpu_memory_utilization, b.block_bytes
@@ -444,12 +447,7 @@ for lengths in ([16] * 30, [17] * 30, [64, 200, 48, 20, 100, 16], [100, 100, 250
 # These are prompts, in the step in which they come in. Answers grow, and take blocks later; what happens when there are
 # none is the last part of this chapter.
 #
-# ### Predict
-#
-# Now a card as it stands in a data center. 80 GB are 3.3 times as many as 24.
-
-# %%
-predict("80 GB", "Qwen3-8B: how many times as many requests of 4,096 tokens fit on 80 GB as on 24?")
+# Now at real scale. Short requests are bounded by `max_num_seqs`; long ones by the blocks.
 
 # %%
 LENGTHS = [256, 1024, 4096, 16384, 40960]
@@ -460,12 +458,10 @@ for model, gigabytes in CARDS:
     counts[f"{model} on {gigabytes} GB"] = [lab.how_many_fit([n] * 600, blocks, 256, 512) for n in LENGTHS]
     print(f"{model:10} on {gigabytes} GB: {blocks:5,} blocks of 256 tokens")
 
-reveal("80 GB", counts["Qwen3-8B on 80 GB"][2] / counts["Qwen3-8B on 24 GB"][2])
 figures.requests_beside_one_another(LENGTHS, counts, 512)
 
 # %% [markdown]
-# The weights are paid once. What a larger card has beyond them is all cache: that is why memory, and not only speed,
-# decides how many people one GPU serves.
+# Both axes are logarithmic: four times the length, a quarter of the requests.
 #
 # ## Too small, but legal
 #
@@ -475,7 +471,7 @@ figures.requests_beside_one_another(LENGTHS, counts, 512)
 # ### Predict
 
 # %%
-predict("ten blocks", "With 40 blocks it takes 41 steps. How many with 10?")
+predict("ten blocks", "With 40 blocks it takes 40 steps. How many with 10?")
 
 # %%
 traces = {}
@@ -486,10 +482,10 @@ for num_blocks in (40, 10):
         beginnings = ["Once upon a time, a fox", "One day, Tom", "There was an old boat", "Mia had a kite"]
         traces[num_blocks] = record(llm, beginnings, params)
 
-reveal("ten blocks", len(traces[10]["steps"]))
 for num_blocks, trace in traces.items():
     together = [len(step["scheduled"]) for step in trace["steps"] if step["scheduled"]]
     print(f"{num_blocks} blocks: {len(together)} steps, {sum(together) / len(together):.1f} requests in one on average")
+reveal("ten blocks", len(together))
 written = [[seq["output_ids"] for seq in trace["seqs"].values()] for trace in traces.values()]
 print("the same text:", written[0] == written[1])
 Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")

@@ -140,8 +140,8 @@ reveal("a prompt in parts", sum(now.scheduled > 0 for now in life[: first_token 
 SequenceView(trace, "B", predict=True)
 
 # %% [markdown]
-# Step through it with ▶, or jump with the buttons. Two steps ask you something before they show. (The widget calls the
-# third range *waiting*. That is about tokens; WAITING, in capitals, is the state.)
+# Step through it with ▶, or jump with the buttons. (The widget calls the third range *waiting*. That is about tokens;
+# WAITING, in capitals, is the state.)
 #
 # * *cut*: a step has room for 6 tokens, so 14 take three steps. Meanwhile B is still WAITING.
 # * *first token*: the rest of the prompt is scheduled. B is RUNNING, and the model chooses a token.
@@ -149,7 +149,7 @@ SequenceView(trace, "B", predict=True)
 # * *preemption*: no block is left. B came last, so it gives its blocks back. It keeps its tokens.
 # * *starts over*: there is room again. Were all of its blocks overwritten in the meantime?
 #
-# Below is the same life at a glance. A column is a step; its height is the length of the text.
+# Below is the same life at a glance; a column is a step.
 
 # %%
 figures.ranges_of_a_life(life)
@@ -170,6 +170,10 @@ figures.ranges_of_a_life(life)
 # function. This is what `@property` does: it looks like an attribute and is computed whenever somebody asks.
 #
 # Why not store the number? Here are two boxes of words; one stores a length, the other derives it.
+#
+# ### Predict
+#
+# Both boxes get `["a", "cat"]`. Then somebody appends `"sat"` to the words of each.
 
 
 # %%
@@ -188,12 +192,6 @@ class Derived:
         return len(self.words)
 
 
-# %% [markdown]
-# ### Predict
-#
-# Both boxes get `["a", "cat"]`. Then somebody appends `"sat"` to the words of each.
-
-# %%
 predict("stored", "The length that the first box says")
 predict("derived", "The length that the second box says")
 
@@ -244,8 +242,8 @@ reveal("blocks of 64", round(100 * waste[64]))
 figures.empty_slots(texts, empty, waste)
 
 # %% [markdown]
-# Each drop to zero is a block that is exactly full. Small blocks waste less. So why not blocks of one token?
-# Because each block costs, too: an entry in the block table, and a jump to another place in memory.
+# Each drop to zero is a full block. Small blocks waste less. So why not blocks of one token? Because each block costs,
+# too: an entry in the block table, and a jump to another place in memory.
 #
 # ## Which tokens are in it?
 #
@@ -255,8 +253,8 @@ figures.empty_slots(texts, empty, waste)
 # * **Physical** blocks are places in the cache. A sequence gets them when it is admitted.
 #
 # The block table leads from one to the other. `block_table[2] == 7` means: logical block 2 lies in physical
-# block 7. The function `block(i)` is about logical ones. The block manager calls it to find out whether it has
-# seen the same tokens before.
+# block 7. The function `block(i)` is about logical ones. The block manager calls it to find out whether it
+# has seen them before.
 
 # %% [markdown]
 # ### Predict
@@ -342,8 +340,8 @@ for engine in (mine(), without("ch04.append_token")):
         print(f"num_tokens is {seq.num_tokens}, and it wrote{llm.tokenizer.decode(seq.token_ids[14:])!r}")
 
 # %% [markdown]
-# It writes the same word again, because every new token is put at the same position. It never has 10 tokens, so it
-# would never end; and it never asks for another block, until there is no slot for what it computes.
+# It stammers, because every new token is put at the same position. Its answer never has 10 tokens, so it would never
+# end; and it never gets another block, until there is no slot for what it computes.
 
 # %%
 # {{exercise ch04.append_token}}
@@ -365,18 +363,22 @@ with me.LLM("qwen3-tiny", **SMALL) as llm:
         print(f"{seq.num_tokens} tokens, {seq.num_cached_tokens:2} cached, {seq.num_blocks} blocks, last: {last}")
 
 # %% [markdown]
-# Read the columns from top to bottom. Tokens grow by one in each step, blocks in every fourth. Nobody had to
-# think of `num_blocks`: it followed by itself. The last row has nothing cached: the request is finished, and its blocks
-# are gone.
+# Nobody had to think of `num_blocks`: it followed by itself. The last row has nothing cached: the request is finished,
+# and its blocks are gone.
 #
 # ## What travels
 #
 # A model that is too large for one GPU is split over several. Each of them has a **worker**, a process of its
-# own (chapter 9). Processes share no memory: what a worker should know about a step has to be turned into bytes, sent
-# through a pipe, and built up again. In Python, `pickle` does that.
+# own (chapter 9). Processes share no memory: what a worker should know about a step is turned into bytes, sent
+# through a pipe, and built up again. In Python, `pickle` does that. The sequences of a step are sent *in every step*.
+# By default, pickle takes all attributes of an object; `token_ids` is one of them.
 #
-# Scheduler and block manager are not sent. The sequences of the step are, *in every step*. By default, pickle
-# takes all attributes of an object; `token_ids` is one of them.
+# ### Predict
+#
+# A sequence of 4,000 tokens decodes. A worker computes one token of it.
+
+# %%
+predict("bytes", "How many bytes are all attributes of that sequence, pickled?")
 
 
 # %%
@@ -388,21 +390,10 @@ def in_decode(num_tokens):
     return seq
 
 
-# %% [markdown]
-# ### Predict
-#
-# A sequence of 4,000 tokens decodes. A worker computes one token of it.
-
-# %%
-predict("bytes", "How many bytes are all attributes of that sequence, pickled?")
-
-# %%
 seq = in_decode(4000)
 all_of_one = len(pickle.dumps(vars(seq)))
-start = time.perf_counter()
-all_of_many = len(pickle.dumps([vars(in_decode(4000)) for _ in range(8)])) * 32
 reveal("bytes", all_of_one)
-print(f"A step of 256 such, sent to 8 workers: {8 * all_of_many / 1e6:.0f} MB, to compute 256 tokens.")
+print(f"A step of 256 such, sent to 8 workers: {8 * 256 * all_of_one / 1e6:.0f} MB, to compute 256 tokens.")
 
 # %% [markdown]
 # So a class may say for itself what is sent. If it has a method `__getstate__`, pickle takes what that returns. On the
@@ -532,17 +523,14 @@ for name, numbers in sizes.items():
 #
 # Here is the map again, and B's life once more, with all that you have written. If something is wrong, the
 # widget opens at the step where it first shows.
+#
+# Below it is the same work as in every chapter. A sequence keeps books; it makes nothing faster by itself. But without
+# it nobody could serve two requests at once.
 
 # %%
 me = mine()
 print(me.whose("ch04"))
 display(me, SequenceView(life_of_two(), "B"))
-
-# %% [markdown]
-# And the same work as in every chapter. A sequence keeps books; it makes nothing faster by itself. But without it
-# nobody could serve two requests at once.
-
-# %%
 staircase("04")
 
 # %% [markdown]
@@ -575,7 +563,8 @@ staircase("04")
 # * Why does a preempted sequence keep its tokens but not its keys and values? What would it cost to keep both?
 # * A colleague suggests that `__getstate__` should look at the status. Which steps would go wrong?
 # * `num_blocks` is computed many thousand times a second. Is it worth storing after all? How would you decide?
-#
+
+# %% [markdown]
 # <details><summary>Three answers to the second question; say yours first</summary>
 #
 # *Weak:* the status may be wrong at that moment.
