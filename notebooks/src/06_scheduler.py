@@ -611,8 +611,8 @@ print(f"request 4 waited {before} steps, first come, first served; with cached f
 #
 # ## Your engine, faster
 #
-# The functions of this chapter let your engine serve many requests at once. As soon as all five are yours, this is the
-# largest step of the staircase.
+# The functions of this chapter let your engine serve many requests at once, as soon as all five are yours. Each step of
+# the model then reads its weights for all of them.
 
 # %%
 print(mine().whose("ch06"))
@@ -626,7 +626,7 @@ staircase("06")
 # * Run the four stories with `disabled_optimizations=[]`: then the engine looks ahead. What happens to the preemptions,
 #   and to the number of steps?
 # * Requests with `seq_id >= 20` are urgent. Give `CachedFirst` another `rank` that lets them in first, and a
-#   `choose_victim` that names one of them only if nobody else runs. Who pays, and what if urgent ones never stop coming?
+#   `choose_victim` that names one of them only if nobody else runs. Who pays? What if urgent ones never stop coming?
 # * Put a `choose_victim` that names the oldest in the place of `LongestGoes`. Does everybody still finish?
 
 # %% [markdown]
