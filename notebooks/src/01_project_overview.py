@@ -258,7 +258,6 @@ print(f"engine  {n / engine_total:6.0f} tokens/s")
 print("same tokens:", rounds[0][0][0] == rounds[0][1][0])
 reveal("race", loop_total / engine_total)
 
-# %%
 # For each of the 200 tokens, the median of the three rounds.
 loop_seconds, engine_seconds = (
     [statistics.median(times) for times in zip(*(runs[i][2] for runs in rounds), strict=True)] for i in (0, 1)
@@ -345,8 +344,6 @@ def seconds_for(batch_size):
 turns = [[seconds_for(batch_size) for batch_size in batch_sizes] for _ in range(3)]
 seconds = [statistics.median(times) for times in zip(*turns, strict=True)]
 reveal("batch", seconds[batch_sizes.index(16)] / seconds[0])
-
-# %%
 figures.show_batches(batch_sizes, seconds, num_tokens=64)
 
 # %% [markdown]
@@ -360,10 +357,12 @@ figures.show_batches(batch_sizes, seconds, num_tokens=64)
 # ## A look inside
 #
 # So far we only called `generate`. Now we turn the crank ourselves. A second engine, with a very small memory,
-# makes the pictures easy to read: its cache has 24 blocks of 16 tokens. (A real one has thousands of blocks.)
+# makes the pictures easy to read: its cache has 24 blocks of 16 tokens. (A real one has thousands of blocks.) This one
+# is *your* engine: come back after chapter 6, and it is your code that you see at work here.
 
 # %%
-small = LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=24, max_model_len=256)
+small = me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=24, max_model_len=256, max_num_seqs=3)
+print(me.whose("ch05", "ch06"))
 
 for text, length in [(story, 60), ("One day, a small fox", 40), ("There was an old boat", 80)]:
     small.add_request(text, SamplingParams(temperature=0, max_tokens=length, ignore_eos=True))
