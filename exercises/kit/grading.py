@@ -337,6 +337,8 @@ def _before_error(recorder: Any, package: Package, error: Exception) -> tuple[st
         rule = first_broken_rule(recorder.trace, package)
         if rule and not rule[0].startswith(f"step {last} "):
             return ("before that:", *rule)
+        # The engine has begun anew since, and what had happened in the step that raised is among the events of that.
+        last -= last > 1 and recorder.trace["steps"][last - 1]["kind"] == "init"
         return (f"it was in step {last} of the run; the one before it: {describe_steps(recorder.trace)[last - 1]}",)
     return ()
 
