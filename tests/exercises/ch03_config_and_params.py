@@ -120,6 +120,8 @@ def wrong_float(value, got, wanted):
 def passed_float(value, got):
     """It was accepted, and should have been refused."""
     it = shown(value)
+    if type(value) is int and abs(value) > 10**308:
+        return f"{it} is larger than any float. It is refused like any number that is out of range, and not replaced."
     if isinstance(value, bool):
         return (
             f"{it} passes. To Python it is a number, and an int even; but temperature=True is a mistake "
@@ -131,7 +133,10 @@ def passed_float(value, got):
             "to be asked before it is converted."
         )
     if isinstance(value, numbers.Real) and math.isnan(value):
-        return 'NaN passes. Every comparison with NaN is false, so neither "too small" nor "too large" ever finds it.'
+        return (
+            "NaN passes, or becomes another number. Every comparison with NaN is false, so neither "
+            '"too small" nor "too large" ever finds it.'
+        )
     if isinstance(value, float) and math.isinf(value):
         return (
             f"{it} passes, or becomes another number. Where a range has no upper end, infinity is "
@@ -298,7 +303,7 @@ def wrong_fit(arguments):
         if got == "None, of type NoneType":
             return "None came back: the number has to be returned."
         if is_error(got):
-            return None
+            return f"It raises {got}. A number is promised for any memory; where nothing fits, it is 0."
         number, _, kind = got.rpartition(", of type ")
         try:
             value = float(number)
@@ -313,12 +318,15 @@ def wrong_fit(arguments):
             return "Part of a block is counted. Blocks are whole, and what is left at the end stays free."
         if value < 0:
             return "A number below zero came back. Where nothing is left, no block fits: that is 0."
-        if value == right + 1 and right == math.floor(exact(arguments)):
+        if value == right + 1 and right == math.floor(exact(arguments)) and right > 0 and arguments[-1] > 1:
             return "One block too many: what is left at the end is too small for it. Blocks are whole, so round down."
         found = [text for text, formula in FORMULAS.items() if max(0, math.floor(formula(*arguments))) == value]
         if right == 0 and not found:
             return "Nothing fits here: what may be filled is taken already."
-        return would_be("That many would fit", found)
+        taken = arguments[1] + arguments[2] + int(value) * arguments[4]
+        limit = f"{arguments[3]:g} of {arguments[0]:,} bytes may be filled"
+        simple = f"{limit}; with {number} blocks, and all that is in use or needed by a step, {taken:,} are."
+        return would_be("That many would fit", found) or simple
 
     return says
 
@@ -331,7 +339,8 @@ def exact(arguments):
 def check_fit(engine: Engine, check: Check, *arguments):
     names = ("total", "in_use", "activations", "utilization", "block_bytes")
     text = ", ".join(f"{name}={value}" for name, value in zip(names, arguments, strict=True))
-    check.step(f"num_blocks_that_fit({text})")
+    errors = {"MemoryError": "An error was raised. Where nothing fits, the answer is 0; whoever asked says what to do."}
+    check.step(f"num_blocks_that_fit({text})", says=errors)
     got = attempt(check, engine.get("utils.memory:num_blocks_that_fit"), *arguments)[0]
     check.equal(f"the blocks for {text}", got, described(packed(*arguments)), says=wrong_fit(arguments))
 
@@ -369,6 +378,13 @@ def a_share_of_the_whole(engine, check):
     """Three quarters of the memory may be filled, by everything together: not three quarters of what is free."""
     for in_use, activations in [(0, 0), (400, 0), (0, 200), (400, 200), (700, 0)]:
         check_fit(engine, check, 1000, in_use, activations, 0.75, 10)
+
+
+@case("ch03.num_blocks_that_fit")
+def to_the_byte(engine, check):
+    """Blocks of one byte: what may be filled is filled, and not a byte more."""
+    for total, utilization in [(1000, 0.9), (1000, 0.75), (1 << 30, 0.5)]:
+        check_fit(engine, check, total, 0, 0, utilization, 1)
 
 
 @case("ch03.num_blocks_that_fit")
@@ -472,7 +488,9 @@ def only_the_block(engine, check):
 
 @case("ch03.what_would_help")
 def several_at_a_time(engine, check):
-    """More than one option helps, each by itself."""
+    """One option or more, each by itself; sometimes it only just helps."""
+    check_help(engine, check, 1000, 920, 0, 0.9, 64, 16)  # only just: at 1, and not before
+    check_help(engine, check, 1000, 990, 0, 1.0, 64, 16)  # ten bytes are left, and a token takes four
     for arguments in [(1000, 400, 180, 0.6, 64, 16), (1000, 600, 250, 0.8, 64, 16), (1000, 400, 150, 0.6, 64, 16)]:
         check_help(engine, check, *arguments)
 
@@ -548,7 +566,13 @@ def wrong_count(lengths, num_blocks, block_size, max_num_seqs):
             return "The number is right, but it is a float. Requests are whole; an int is promised."
         if got == right:
             return f"The number is right, but it is of type {type(got).__name__}; an int is promised."
-        return would_be("That many would be in", [text for text, number in found.items() if number == got])
+        means = would_be("That many would be in", [text for text, number in found.items() if number == got])
+        if means or not isinstance(got, int):
+            return means
+        free = num_blocks - sum(blocks[:right])
+        if right == min(len(lengths), max_num_seqs):
+            return f"{right} come in: more do not ask, or may not run (max_num_seqs is {max_num_seqs})."
+        return f"When {right} are in, {free} blocks are free, and the next one needs {blocks[right]}."
 
     return says
 

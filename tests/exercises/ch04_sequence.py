@@ -217,13 +217,17 @@ def wrong_block(seq, i: int, box):
             return "The tokens came back as something else than a list; a list is promised."
         if got == f"returned {tokens[i : i + size]!r}":
             return f"These are the tokens from {i} on. Block {i} begins after {i} whole blocks."
+        if seq.num_completion_tokens and got == f"returned {seq.prompt_token_ids[i * size : (i + 1) * size]!r}":
+            return "Only tokens of the prompt came back. Generated ones have their places in blocks, too."
         if got == f"returned {box[:-1]!r}":
             return "The last token is missing. The end of a slice is not part of it."
         if got == f"returned {tokens[i * size :]!r}":
             return f"All tokens from the beginning of block {i} on came back; a block holds {size}."
-        if got == f"returned {tokens[(i - 1) * size : i * size] if i else []!r}":
+        if i and got == f"returned {tokens[(i - 1) * size : i * size]!r}":
             return "That is the block before. Blocks are numbered from 0."
-        return None
+        return (
+            f"Block {i} holds the tokens at places {i * size} to {i * size + len(box) - 1} of the list, and no others."
+        )
 
     return says
 
@@ -325,9 +329,13 @@ def wrong_tokens(before, token_id):
 
     def says(got):
         if got == before:
-            return "The list is as it was: the token was not appended."
+            more = " 0 is a token like any other." if token_id == 0 else ""
+            more = " That it is in the list already does not matter." if token_id in before else more
+            return f"The list is as it was: the token was not appended.{more}"
         if got == [*before, token_id, token_id]:
             return "The token was appended twice."
+        if got == [token_id]:
+            return "The tokens before it are gone; the new one comes behind them."
         if got == [token_id, *before]:
             return "The token stands in front of the others; it comes last."
         if got == [*before[:-1], token_id]:
@@ -349,8 +357,10 @@ def observe_appended(check: Check, seq, before, token_id) -> None:
             "not changed, or too early."
         )
     }
-    check.equal("last_token", seq.last_token, token_id, says=last)
+    other = f"last_token is the token that was appended, {token_id}: the id itself, not its place."
+    check.equal("last_token", seq.last_token, token_id, says=lambda got: last.get(got, other))
     fewer = {
+        1: "num_tokens is 1 now. It grows by one: += 1 adds one, =+ 1 sets it to one.",
         count - 1: "num_tokens is what it was, but there is one token more. It is stored, so nobody counts for you.",
         count + 1: "num_tokens has grown by two, for one token.",
     }
@@ -361,7 +371,8 @@ def observe_appended(check: Check, seq, before, token_id) -> None:
 def the_first_token(engine, check):
     """A prompt of three tokens has been computed. The model's first token is 50."""
     seq = make(engine, [10, 11, 12], num_cached_tokens=3, block_table=[2])
-    check.step("append_token(50)")
+    errors = {"AttributeError": "An attribute was used that is not there or cannot be set. num_blocks is a property."}
+    check.step("append_token(50)", says=errors)
     seq.append_token(50)
     observe_appended(check, seq, [10, 11, 12], 50)
     check.equal("len(seq)", len(seq), 4)
@@ -455,7 +466,7 @@ def says_changed(names) -> str:
 def wrong_sent(seq, copy) -> str | None:
     """What it means that a worker computes other tokens."""
     if getattr(copy, "token_ids", None):
-        return None
+        return "The worker cuts its tokens out of the list, from num_cached_tokens on. It needs all of it, or nothing."
     left, count = seq.num_tokens - seq.num_cached_tokens, seq.num_scheduled_tokens
     if left == 1:
         return None
@@ -475,6 +486,8 @@ def observe_worker(check: Check, seq, what: str = "") -> None:
     expected = {name: getattr(seq, name) for name in NEEDED}
     before = dict(vars(seq))
     copy = send(seq)
+    says = "Nothing arrives. What __getstate__ returns is all that is sent: a dictionary of the attributes."
+    check.true(f"attributes arrive in the worker{what}", vars(copy), says=says)
     lost = [name for name, value in before.items() if getattr(seq, name, None) is not value]
     check.equal(f"attributes of the sequence itself that sending has changed{what}", lost, [], says=says_changed)
     for name in NEEDED:
