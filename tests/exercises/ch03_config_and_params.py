@@ -383,7 +383,7 @@ def a_share_of_the_whole(engine, check):
 @case("ch03.num_blocks_that_fit")
 def to_the_byte(engine, check):
     """Blocks of one byte: what may be filled is filled, and not a byte more."""
-    for total, utilization in [(1000, 0.9), (1000, 0.75), (1 << 30, 0.5)]:
+    for total, utilization in [(1000, 0.9), (1000, 0.75), (4096, 0.5)]:
         check_fit(engine, check, total, 0, 0, utilization, 1)
 
 

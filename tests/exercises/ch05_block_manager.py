@@ -445,7 +445,7 @@ def different_tokens_differ(engine, check):
             [70_000 - 65_536, 7],
             "Only the lowest two bytes of a token count. Token ids are larger than 65535.",
         ),
-        ([2**24 + 1, 7], [2**24, 7], "Large token ids are rounded, as a float of 32 bits does."),
+        ([2**24 + 1, 7], [2**24, 7], "Large token ids are rounded, as floats round large whole numbers."),
         (
             [7] * 16,
             [*[7] * 15, 8],
@@ -613,6 +613,34 @@ def a_hit_on_a_free_block(engine, check):
     pool.free("C")
     answer = pool.manager.can_allocate(pool.make(range(9)))
     check.equal("can_allocate, once C has ended", answer, True, says=_fits(3, 3))
+
+
+@case("ch05.can_allocate")
+def all_of_it_is_cached(engine, check):
+    """A runs with eight tokens, in two full blocks. The same eight come again: all of them are cached, and in use."""
+    for num_blocks, free in [(2, 0), (3, 1)]:
+        pool = Pool(engine, check, num_blocks)
+        pool.add("A", range(8))
+        check.step("the same eight tokens as A's come again; the last one is always computed, in a block of its own")
+        answer = pool.manager.can_allocate(pool.make(range(8)))
+        check.equal(f"can_allocate with {free} free blocks", answer, free >= 1, says=_fits(1, free))
+
+
+@case("ch05.can_allocate")
+def a_gap_in_the_prefix(engine, check):
+    """The second block of a prompt was evicted. A third one, which comes after it, is still in use."""
+    pool = Pool(engine, check, num_blocks=9)
+    pool.add("A", range(8))
+    pool.free("A")
+    pool.add("B", range(8))  # shares the first block; the second, with the last token, is computed anew
+    for token_id in range(100, 105):
+        pool.append("B", token_id)
+    pool.add("C", range(50, 62))
+    pool.add("D", range(70, 78))  # takes the block in which the second part of A's prompt could be found
+    pool.free("D")
+    check.step("a prompt comes that goes on as B did; its second block is not found, and so nothing behind it is")
+    answer = pool.manager.can_allocate(pool.make([*range(8), *range(100, 104), *range(200, 204)]))
+    check.equal("can_allocate", answer, False, says=_fits(3, 2))
 
 
 @case("ch05.can_allocate")
@@ -1190,10 +1218,28 @@ def the_one_that_was_freed_longest_ago(engine, check):
     check.step(f"the free blocks, in the order they will be taken: {list(pool.manager.free_block_ids)}")
     for token_id in range(100, 105):
         seq = pool.append("C", token_id)
-    says = (
-        f"Free blocks are taken from the left end, as choose_block_to_evict says: {expected[1:]}, one after the other."
-    )
+    taken = f"Free blocks are taken from the left end, as choose_block_to_evict says: {expected[1:]}, in this order."
+    order = "The blocks are the right ones. In the table they have the order of the tokens: a new one comes last."
+
+    def says(got):
+        return order if sorted(got) == sorted(expected) else taken
+
     check.equal("the blocks of C", list(seq.block_table), expected, says=says)
+
+
+@case("ch05.may_append")
+def the_content_is_there_twice(engine, check):
+    """B computed what A has in its second block once more. B has ended, and C takes B's copy. A still runs."""
+    pool = Pool(engine, check, num_blocks=4)
+    pool.add("A", range(8))
+    pool.add("B", range(8))
+    pool.free("B")
+    pool.add("C", [50, 51, 52, 53])
+    pool.append("C", 54)
+    check.step("A's prompt comes again, and one token more")
+    found = list(pool.manager.find_cached_blocks(pool.make(range(9))))
+    says = "C took a copy of A's second block, and A's own cannot be found any more, although it is untouched."
+    check.equal("blocks found for it in the cache", found, [0, 1], says=says)
 
 
 @case("ch05.may_append")

@@ -91,8 +91,11 @@ class Desk:
             "schedule_prefill",
             says=lambda error: ADMITTED_WRONGLY if error == "RuntimeError" else says_error(self, error),
         )
+        counted = self.scheduler.num_prefill_tokens
         seqs = self.scheduler.schedule_prefill()
         kind = type(seqs).__name__
+        says = "schedule, which calls schedule_prefill, counts num_prefill_tokens: here they would count twice."
+        self.check.equal("num_prefill_tokens is left alone", self.scheduler.num_prefill_tokens, counted, says)
         if not self.check.equal("what schedule_prefill returns is a", kind, "list", says_no_list):
             seqs = []
         self.check.step(f"schedule_prefill chose {', '.join(self.plan(seqs)) or 'nobody'}")
@@ -301,8 +304,8 @@ def says_error(desk, error):
 
 
 ADMITTED_WRONGLY = (
-    "A sequence was admitted that has blocks already, or for which there are not enough: admit only one that has no "
-    "block_table, and only if may_join says yes."
+    "Two things raise a RuntimeError here: admit, for a sequence that has blocks already or for which there are not "
+    "enough, and a loop over a queue that gets shorter meanwhile."
 )
 SAYS_HASHES = (
     "The blocks that can be found are not those that this step fills. hash_blocks goes by num_scheduled_tokens: it is "
@@ -773,6 +776,18 @@ def the_rule_is_asked_again(engine, check):
 
 
 @case("ch06.make_room")
+def two_of_the_same_words(engine, check):
+    """A and B have asked the same, and written the same. They hold all blocks, and A needs one more."""
+    desk = Desk(engine, check, num_blocks=3)
+    desk.bound()
+    for _ in range(2):
+        desk.add(range(100, 107), max_tokens=20)
+    desk.prefill()
+    desk.decode()
+    room(desk, 0, "B", "; B has the same tokens, and is another sequence")
+
+
+@case("ch06.make_room")
 def the_rule_says_the_asker_at_last(engine, check):
     """A, B and C run. D, whose prompt was cut, shares all blocks of C. A needs one more; by the rule C goes, then A."""
     desk = pool_with_a_sharer(engine, check)
@@ -1098,6 +1113,9 @@ def look_at(desk, seq, token, stored, share, tokens):
         check.equal(
             what, seq.num_cached_tokens, stored + share, lambda got: says_stored(seq, got, stored, share, token)
         )
+    else:
+        says = f"{name} is over and has no blocks, so nothing of it is cached. Was it counted after finish?"
+        check.equal(f"num_cached_tokens of {name}", seq.num_cached_tokens, 0, says)
     left = seq.num_scheduled_tokens
     check.equal(
         f"num_scheduled_tokens of {name}",

@@ -1,7 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
-You take it for decode when the status is RUNNING. The scheduler sets that before the last part of a prefill, so a short prompt
-travels without its tokens. The status says in which queue a sequence is, not how many of its tokens are left to compute.
+The last part of a prefill travels without its tokens: you take it for decode. The status is RUNNING then, too, and no
+token is left for a later step; but several are computed in this one. Look at how many have no keys and values yet.
 """
 
 
