@@ -92,8 +92,8 @@ figures.page_tables()
 # Step through it with the buttons, or the slider and the arrow keys. Watch the pool, and the free list at the bottom.
 # `ref` counts the tables that a block is in. The buttons jump to four things:
 #
-# * *sharing*: B begins like A. Two of its blocks are not new: they are A's, with `ref 2`.
-# * *first finish*: A's blocks are free, all but the shared ones. One is hatched: it still holds what it held.
+# * *sharing*: B begins like A. Two of its blocks are A's, with `ref 2`.
+# * *first finish*: A's own blocks are free. One is hatched: it still holds what it held.
 # * *eviction*: C takes a block from the left end of the free list. What it held is lost.
 # * *revival*: D begins like A, too. A and B have ended, and still D finds two blocks.
 
@@ -566,7 +566,7 @@ staircase("05")
 # Answer first. Here are three answers to the last question:
 #
 # * *Weak*: because it is in the cache.
-# * *Good*: a block that nobody uses is one of the free ones. Using it takes it out of them, like a new one.
+# * *Good*: a block that nobody uses is one of the free ones. Using it takes it out of them.
 # * *Excellent*: and so a hit on it saves computing, but no room; a block that somebody is using saves both. If it did
 #   not count, it would be promised twice, and `allocate` would fail after a yes.
 
