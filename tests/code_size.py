@@ -21,7 +21,8 @@ ROOMS = (
     ("levers", ("nanovllm/levers",)),
     ("viz", ("nanovllm/viz",)),
     ("core", ("nanovllm",)),
-    ("labs", ("exercises/kit/labs.py",)),  # solutions
+    # Solutions, and the works that they are measured on.
+    ("labs", ("exercises/kit/labs.py", "exercises/kit/*_work.py", "exercises/kit/workloads.py")),
     ("kit", ("exercises/kit", "exercises/*.py")),
 )
 LEARNERS_FILES = "exercises/ch*.py"
