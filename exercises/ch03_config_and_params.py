@@ -4,7 +4,7 @@ Write here, or in the notebook's cells, which write here. Helpers and imports ma
 marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
 """
 
-# derived: 1c2fc9bd5326
+# derived: 0b49c1dde08a
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -16,33 +16,17 @@ import numbers
 import operator
 from typing import Any
 from nanovllm.validation import check_int, check_float, check_bool, check_choice
-from collections.abc import Iterable
-from dataclasses import dataclass
-from nanovllm.validation import check_bool, check_float, check_int
-from nanovllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams, normalize_stop, _normalize_stop_token_ids, as_tuple
 from pathlib import Path
 import psutil
 from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_blocks_that_fit
-
-
-# --- ch03.check_int
-def check_int(name: str, value: Any, minimum: int) -> int:
-    """Return `value` as an `int` if it is a whole number from `minimum` on; refuse the rest.
-
-    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is
-    a `numbers.Integral`. `True` and `False` are refused, although Python counts them among the
-    integers, and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
-
-    Args:
-        name: of the argument, for the message.
-        value: as it was given.
-        minimum: the smallest accepted value.
-
-    Raises:
-        TypeError: `value` is no integer. The message holds `name` and the `repr` of `value`.
-        ValueError: it is below `minimum`. The message holds `name`, `value` and `minimum`.
-    """
-    raise NotImplementedError("ch03.check_int")
+import struct
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+import torch
+from exercises.kit.budget_work import simulate
+from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch03.check_float
@@ -64,24 +48,6 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
             float (`float` raises OverflowError for it). The message holds `name` and `value`.
     """
     raise NotImplementedError("ch03.check_float")
-
-
-# --- ch03.normalize_stop
-def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Bring the three ways to give stop strings into one form: a tuple, in the order given.
-
-    A string on its own is one stop string, and None means that there are none. Anything else is
-    a collection of stop strings: a list, a tuple, or an iterator, which can be gone through
-    only once.
-
-    Raises:
-        TypeError: `stop`, or something in it, is no string. The message names the argument,
-            `stop`, says what is accepted ("a non-empty string"), and holds the `repr` of what
-            was wrong.
-        ValueError: one of the strings is empty, which every text would contain; with such a
-            message, too.
-    """
-    raise NotImplementedError("ch03.normalize_stop")
 
 
 # --- ch03.num_blocks_that_fit
@@ -106,3 +72,80 @@ def num_blocks_that_fit(
         A whole number (an `int`) of blocks; 0 if there is no room for any.
     """
     raise NotImplementedError("ch03.num_blocks_that_fit")
+
+
+# --- ch03.what_would_help
+def what_would_help(
+    total: int, in_use: int, activations: int, utilization: float, block_bytes: int, block_size: int
+) -> list[str]:
+    """Which options would let an engine start that has no room for a single block of KV cache.
+
+    An option helps if a change of it alone, however large, makes room for at least one block:
+
+    - "gpu_memory_utilization" can be raised to 1;
+    - "max_num_batched_tokens" can be lowered until a step takes next to nothing: 0 bytes;
+    - "kvcache_block_size" can be lowered to 1: such a block takes `block_bytes / block_size`,
+      which is a whole number.
+
+    Args:
+        total, in_use, activations, utilization, block_bytes: as in `num_blocks_that_fit`, which
+            can be called here.
+        block_size: tokens in a block.
+
+    Returns:
+        the names of those that help, in the order above. The list is empty if a block fits as it
+        is, so that nothing has to be changed; and also if no option helps, so that it has to be
+        another model or another GPU.
+    """
+    raise NotImplementedError("ch03.what_would_help")
+
+
+# --- ch03.how_many_fit
+def how_many_fit(
+    lengths: Sequence[int],
+    num_blocks: int,
+    block_size: int,
+    max_num_seqs: int,
+) -> int:
+    """How many requests have room in the KV cache beside one another.
+
+    They come in the order of the list, and the first that has no room ends it: nobody overtakes.
+
+    Args:
+        lengths: tokens of each request. It takes whole blocks, as many as its tokens need; no two
+            requests share one.
+        num_blocks: of the whole cache.
+        block_size: tokens that a block holds.
+        max_num_seqs: the most requests that run at once, however much room there is.
+
+    Returns:
+        a whole number (an `int`) of requests.
+    """
+    raise NotImplementedError("ch03.how_many_fit")
+
+
+# --- ch03.choose_options
+def choose_options(
+    workload: Sequence[tuple[int, int]],
+    room: int,
+    kv_bytes: int,
+    step_bytes: int,
+) -> dict[str, int]:
+    """Options with which an engine gets a workload done in few steps, with the memory there is.
+
+    The goal: at most half of the 2,242 steps that the three workloads take with the defaults, and
+    with none of them more. The engine has to start, with room for the longest request, also with
+    other workloads and with less memory, down to 0.4 GB. `simulate` can be called here.
+
+    Args:
+        workload: tokens of prompt and answer of each request; all of them come at once.
+        room: bytes for activations and KV cache. What a step of `max_num_batched_tokens` tokens
+            does not take of them, the cache gets, in whole blocks.
+        kv_bytes: of one token in the cache.
+        step_bytes: of activations, for each token that a step may have.
+
+    Returns:
+        some or all of "kvcache_block_size" (a multiple of 16, as fast kernels want it),
+        "max_num_batched_tokens" and "max_num_seqs".
+    """
+    raise NotImplementedError("ch03.choose_options")

@@ -11,42 +11,17 @@ import numbers
 import operator
 from typing import Any
 from nanovllm.validation import check_int, check_float, check_bool, check_choice
-from collections.abc import Iterable
-from dataclasses import dataclass
-from nanovllm.validation import check_bool, check_float, check_int
-from nanovllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams, normalize_stop, _normalize_stop_token_ids, as_tuple
 from pathlib import Path
 import psutil
 from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_blocks_that_fit
-
-
-# --- ch03.check_int
-# int(value) would round 3.7 and read "3"; the caller would never learn that something is wrong. isinstance(value, int)
-# alone lets True through and keeps np.int64 out, and numbers that come from arrays are common. operator.index is the
-# strict form of int: it never rounds. TypeError and ValueError are told apart, because they are different mistakes: the
-# wrong kind of thing, and the wrong one of the right kind.
-def check_int(name: str, value: Any, minimum: int) -> int:
-    """Return `value` as an `int` if it is a whole number from `minimum` on; refuse the rest.
-
-    Integers of other libraries are integers, too: `np.int64(3)` is one, like everything that is
-    a `numbers.Integral`. `True` and `False` are refused, although Python counts them among the
-    integers, and so are `3.0` and `"3"`: nothing is rounded, or read out of a text.
-
-    Args:
-        name: of the argument, for the message.
-        value: as it was given.
-        minimum: the smallest accepted value.
-
-    Raises:
-        TypeError: `value` is no integer. The message holds `name` and the `repr` of `value`.
-        ValueError: it is below `minimum`. The message holds `name`, `value` and `minimum`.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
-    number = operator.index(value)
-    if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}")
-    return number
+import struct
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+import torch
+from exercises.kit.budget_work import simulate
+from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch03.check_float
@@ -83,35 +58,6 @@ def check_float(name: str, value: Any, minimum: float = 0.0, maximum: float = ma
     return number
 
 
-# --- ch03.normalize_stop
-# The users' side may be generous, the engine's side should see one form only: everything behind this line can rely on a
-# tuple of non-empty strings. A tuple cannot be changed afterwards, and an iterator is read once, here, and not used up by
-# the first request. "" is refused instead of dropped: whoever passes it has made a mistake, and a text that never begins
-# is a bad way to find out.
-def normalize_stop(stop: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Bring the three ways to give stop strings into one form: a tuple, in the order given.
-
-    A string on its own is one stop string, and None means that there are none. Anything else is
-    a collection of stop strings: a list, a tuple, or an iterator, which can be gone through
-    only once.
-
-    Raises:
-        TypeError: `stop`, or something in it, is no string. The message names the argument,
-            `stop`, says what is accepted ("a non-empty string"), and holds the `repr` of what
-            was wrong.
-        ValueError: one of the strings is empty, which every text would contain; with such a
-            message, too.
-    """
-    accepted = "a non-empty string or a list of them"
-    strings = (stop,) if isinstance(stop, str) else as_tuple("stop", stop, accepted)
-    for string in strings:
-        if not isinstance(string, str):
-            raise TypeError(f"stop must be {accepted}, got {string!r} ({type(string).__name__})")
-        if not string:
-            raise ValueError(f"stop must be {accepted}, got {string!r}")
-    return strings
-
-
 # --- ch03.num_blocks_that_fit
 # gpu_memory_utilization is a share of the whole device, not of what happens to be free: it is a line that is not passed,
 # and it means the same whatever the model. Activations are subtracted although they are gone at this moment: the pool
@@ -139,3 +85,114 @@ def num_blocks_that_fit(
     """
     budget = int(total * utilization) - in_use - activations
     return max(0, budget // block_bytes)
+
+
+# --- ch03.what_would_help
+# Whoever reads an error wants to know what to do, not what might be worth a try. The question "would it start then?" can
+# be asked for each option by itself, with the very function that decides, so the advice cannot be wrong where that
+# function is right. An empty list is a result, too: with weights that are larger than the memory, no option helps, and
+# nobody should spend an afternoon on them.
+def what_would_help(
+    total: int, in_use: int, activations: int, utilization: float, block_bytes: int, block_size: int
+) -> list[str]:
+    """Which options would let an engine start that has no room for a single block of KV cache.
+
+    An option helps if a change of it alone, however large, makes room for at least one block:
+
+    - "gpu_memory_utilization" can be raised to 1;
+    - "max_num_batched_tokens" can be lowered until a step takes next to nothing: 0 bytes;
+    - "kvcache_block_size" can be lowered to 1: such a block takes `block_bytes / block_size`,
+      which is a whole number.
+
+    Args:
+        total, in_use, activations, utilization, block_bytes: as in `num_blocks_that_fit`, which
+            can be called here.
+        block_size: tokens in a block.
+
+    Returns:
+        the names of those that help, in the order above. The list is empty if a block fits as it
+        is, so that nothing has to be changed; and also if no option helps, so that it has to be
+        another model or another GPU.
+    """
+    if num_blocks_that_fit(total, in_use, activations, utilization, block_bytes):
+        return []
+    changes = {
+        "gpu_memory_utilization": (total, in_use, activations, 1.0, block_bytes),
+        "max_num_batched_tokens": (total, in_use, 0, utilization, block_bytes),
+        "kvcache_block_size": (total, in_use, activations, utilization, block_bytes // block_size),
+    }
+    return [name for name, changed in changes.items() if num_blocks_that_fit(*changed) > 0]
+
+
+# --- ch03.how_many_fit
+# Blocks are whole, so each request rounds up by itself: dividing the sum of all tokens by the block size would fill the
+# empty slots at the end of one request with tokens of another. And the first that has no room ends it, although a shorter
+# one behind it might fit: if short requests overtook, a long one could wait forever. Chapter 6 comes back to that.
+def how_many_fit(
+    lengths: Sequence[int],
+    num_blocks: int,
+    block_size: int,
+    max_num_seqs: int,
+) -> int:
+    """How many requests have room in the KV cache beside one another.
+
+    They come in the order of the list, and the first that has no room ends it: nobody overtakes.
+
+    Args:
+        lengths: tokens of each request. It takes whole blocks, as many as its tokens need; no two
+            requests share one.
+        num_blocks: of the whole cache.
+        block_size: tokens that a block holds.
+        max_num_seqs: the most requests that run at once, however much room there is.
+
+    Returns:
+        a whole number (an `int`) of requests.
+    """
+    count = 0
+    for length in lengths[:max_num_seqs]:
+        num_blocks -= (length + block_size - 1) // block_size
+        if num_blocks < 0:
+            break
+        count += 1
+    return count
+
+
+# --- ch03.choose_options
+# max_num_batched_tokens pays for prompts: the more fit into a step, the fewer steps they take. It costs cache, and so
+# requests that decode beside one another. Which of the two counts depends on the work: documents want large steps, stories
+# want cache. No formula is needed where the real scheduler can be asked, in less time than one step of a large model
+# takes. What it does not know is how long a step takes: on a GPU one has to measure in the end.
+def choose_options(
+    workload: Sequence[tuple[int, int]],
+    room: int,
+    kv_bytes: int,
+    step_bytes: int,
+) -> dict[str, int]:
+    """Options with which an engine gets a workload done in few steps, with the memory there is.
+
+    The goal: at most half of the 2,242 steps that the three workloads take with the defaults, and
+    with none of them more. The engine has to start, with room for the longest request, also with
+    other workloads and with less memory, down to 0.4 GB. `simulate` can be called here.
+
+    Args:
+        workload: tokens of prompt and answer of each request; all of them come at once.
+        room: bytes for activations and KV cache. What a step of `max_num_batched_tokens` tokens
+            does not take of them, the cache gets, in whole blocks.
+        kv_bytes: of one token in the cache.
+        step_bytes: of activations, for each token that a step may have.
+
+    Returns:
+        some or all of "kvcache_block_size" (a multiple of 16, as fast kernels want it),
+        "max_num_batched_tokens" and "max_num_seqs".
+    """
+
+    def with_steps_of(num_tokens: int) -> dict[str, int]:
+        return {"kvcache_block_size": 16, "max_num_batched_tokens": num_tokens}
+
+    def num_steps(num_tokens: int) -> float:
+        try:
+            return simulate(with_steps_of(num_tokens), workload, room, kv_bytes, step_bytes).steps
+        except MemoryError:
+            return math.inf
+
+    return with_steps_of(min([2**n for n in range(8, 13)], key=num_steps))

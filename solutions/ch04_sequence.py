@@ -11,6 +11,15 @@ from enum import Enum, auto
 from typing import Any
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.engine.sequence import SequenceStatus, Sequence
+import math
+import struct
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+import torch
+from exercises.kit.budget_work import simulate
+from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch04.num_blocks
@@ -20,9 +29,9 @@ from nanovllm.engine.sequence import SequenceStatus, Sequence
 # worker process the list may have stayed at home.
 @property
 def num_blocks(self) -> int:
-    """Blocks that `num_tokens` tokens need; the last one may be partly filled.
+    """Blocks that `num_tokens` tokens need (an `int`); the last one may be partly filled.
 
-    Count with `num_tokens`: in a worker process, `token_ids` may be empty.
+    It is right in a worker process, too, where `token_ids` may be empty.
     """
     return (self.num_tokens + self.block_size - 1) // self.block_size
 
@@ -45,9 +54,9 @@ def block(self, i: int) -> list[int]:
 
 # --- ch04.append_token
 # Three attributes tell of the same thing, so they have to change together, in one place. num_cached_tokens stays: the
-# model has produced this token, but has not read it yet; its keys and values come in the next step. That is why a
-# running sequence always has exactly one token that waits. Everything else that depends on the length is a property
-# and follows by itself.
+# model has produced this token, but has not read it yet; its keys and values come in the next step. That is why, between
+# two steps, a running sequence has exactly one token that is not cached. Everything else that depends on the length is a
+# property and follows by itself.
 def append_token(self, token_id: int) -> None:
     """Add a generated token: now it is the last one, and there is one token more.
 
@@ -79,3 +88,47 @@ def __getstate__(self) -> dict[str, Any]:
     if self.num_cached_tokens == self.num_tokens - 1:
         state["token_ids"] = []
     return state
+
+
+# --- ch04.codec
+# Both sides know what the numbers mean, so only the numbers travel. In decode that is one token, three small numbers and
+# the block table, which is then the largest part. What is not needed is not sent: of a prompt that is cut, the tokens of
+# this step are enough. One could go on: the worker has seen most of the table in the step before, and vLLM sends only the
+# new entries. The price is a worker that has to remember, and a protocol that must never miss a step.
+def codec() -> tuple[Callable[[Any], bytes], Callable[[bytes], dict[str, Any]]]:
+    """Two functions: `pack` makes bytes of what a worker needs of a sequence, `unpack` reads them.
+
+    The goal: few bytes. Over the steps that the check plays (prompts in one piece and in several,
+    decode, preemption, short and long texts, large and small ids) at most a fifth of what
+    `pickle.dumps(vars(seq))` takes.
+
+    `pack(seq)` gives bytes and leaves the sequence as it is. `unpack(data)` runs in another process
+    and has nothing but these bytes. It gives a dict:
+
+    - "seq_id": its number;
+    - "tokens": ids of the tokens that the step computes (`seq.scheduled_token_ids`), a list;
+    - "start": the position of the first of them, `seq.num_cached_tokens`;
+    - "is_cut": whether tokens are left for a later step, `True` or `False`;
+    - "block_table": as it is, a list.
+
+    Ids of sequences are below 2**63, positions and ids of tokens and blocks below 2**31.
+
+    Returns:
+        `pack` and `unpack`.
+    """
+
+    def pack(seq: Any) -> bytes:
+        tokens = seq.scheduled_token_ids
+        head = struct.pack("<QII?", seq.seq_id, seq.num_cached_tokens, len(tokens), seq.is_cut)
+        return zlib.compress(head + array("i", [*tokens, *seq.block_table]).tobytes(), 1)
+
+    def unpack(data: bytes) -> dict[str, Any]:
+        whole = zlib.decompress(data)
+        size = struct.calcsize("<QII?")
+        seq_id, start, num_tokens, is_cut = struct.unpack("<QII?", whole[:size])
+        ids = array("i", whole[size:]).tolist()
+        tokens, table = ids[:num_tokens], ids[num_tokens:]
+        state = {"seq_id": seq_id, "tokens": tokens, "start": start, "is_cut": is_cut}
+        return {**state, "block_table": table}
+
+    return pack, unpack
