@@ -1,26 +1,19 @@
 """Your answers to chapter 01, project overview.
 
 Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
-marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+marker line; those at the top are for all. "python -m exercises check" says how it is going; "python -m exercises" what
+there is to do.
 """
 
-# derived: 2879d91fa535
+# derived: b75a2df1d78a
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
 
 from __future__ import annotations
 
-import math
-import struct
-import zlib
-from array import array
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch01.naive_loop

@@ -1,10 +1,11 @@
 """Your answers to chapter 03, config and params.
 
 Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
-marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+marker line; those at the top are for all. "python -m exercises check" says how it is going; "python -m exercises" what
+there is to do.
 """
 
-# derived: 0b49c1dde08a
+# derived: 3aeda307f645
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -19,12 +20,7 @@ from nanovllm.validation import check_int, check_float, check_bool, check_choice
 from pathlib import Path
 import psutil
 from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_blocks_that_fit
-import struct
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-import torch
+from collections.abc import Sequence
 from exercises.kit.budget_work import simulate
 from nanovllm.utils.memory import num_blocks_that_fit
 

@@ -1,10 +1,11 @@
 """Your answers to chapter 04, sequence.
 
 Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
-marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+marker line; those at the top are for all. "python -m exercises check" says how it is going; "python -m exercises" what
+there is to do.
 """
 
-# derived: 955020b8aac1
+# derived: f50fad0feadf
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -16,15 +17,7 @@ from enum import Enum, auto
 from typing import Any
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.engine.sequence import SequenceStatus, Sequence
-import math
-import struct
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
+from collections.abc import Callable
 
 
 # --- ch04.num_blocks

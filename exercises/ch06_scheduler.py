@@ -1,10 +1,11 @@
 """Your answers to chapter 06, scheduler.
 
 Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
-marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+marker line; those at the top are for all. "python -m exercises check" says how it is going; "python -m exercises" what
+there is to do.
 """
 
-# derived: 3412c089e94f
+# derived: 9f714624261d
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -18,16 +19,7 @@ from nanovllm.config import Config
 from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.sequence import Sequence, SequenceStatus
 from nanovllm.engine.scheduler import Scheduler
-import math
-import struct
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
 from typing import Any
-import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch06.finish_reason

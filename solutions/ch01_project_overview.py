@@ -6,16 +6,8 @@
 
 from __future__ import annotations
 
-import math
-import struct
-import zlib
-from array import array
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch01.naive_loop

@@ -14,12 +14,7 @@ from nanovllm.validation import check_int, check_float, check_bool, check_choice
 from pathlib import Path
 import psutil
 from nanovllm.utils.memory import CGROUP, available_memory, kv_block_bytes, num_blocks_that_fit
-import struct
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-import torch
+from collections.abc import Sequence
 from exercises.kit.budget_work import simulate
 from nanovllm.utils.memory import num_blocks_that_fit
 

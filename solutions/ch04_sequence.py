@@ -11,15 +11,10 @@ from enum import Enum, auto
 from typing import Any
 from nanovllm.sampling_params import SamplingParams
 from nanovllm.engine.sequence import SequenceStatus, Sequence
-import math
 import struct
 import zlib
 from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
+from collections.abc import Callable
 
 
 # --- ch04.num_blocks

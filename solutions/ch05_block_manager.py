@@ -14,16 +14,8 @@ import numpy as np
 import xxhash
 from nanovllm.engine.sequence import Sequence
 from nanovllm.engine.block_manager import NO_HASH, Block, BlockManager
-import math
-import struct
-import zlib
-from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
 from typing import Any
-import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch05.compute_hash

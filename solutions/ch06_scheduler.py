@@ -13,16 +13,7 @@ from nanovllm.config import Config
 from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.sequence import Sequence, SequenceStatus
 from nanovllm.engine.scheduler import Scheduler
-import math
-import struct
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
 from typing import Any
-import torch
-from exercises.kit.budget_work import simulate
-from nanovllm.utils.memory import num_blocks_that_fit
 
 
 # --- ch06.finish_reason

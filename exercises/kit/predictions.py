@@ -65,7 +65,7 @@ class Prediction:
 
     def form(self) -> Any:
         """The question as a widget. Tab goes to it, keys choose or type, and leaving a field takes the number."""
-        import ipywidgets
+        import ipywidgets  # type: ignore[import-untyped]
 
         said = ipywidgets.HTML(self.answer(self.guess))
         if self.choices:

@@ -246,3 +246,14 @@ def imports_of(text: str, module: str) -> tuple[str, ...]:
         elif isinstance(node, ast.Assign):
             own += [target.id for target in node.targets if isinstance(target, ast.Name) and target.id != "logger"]
     return tuple([*lines, f"from {module} import {', '.join(own)}"] if own else lines)
+
+
+def only(imports: Iterable[str], names: Container[str]) -> tuple[str, ...]:
+    """Import lines that bring some names, and no others."""
+    kept = []
+    for line in imports:
+        (node,) = ast.parse(line).body
+        assert isinstance(node, ast.Import | ast.ImportFrom)
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) in names]
+        kept += [ast.unparse(node)] if node.names else []
+    return tuple(kept)

@@ -6,6 +6,7 @@ A stub file says which text it was derived with. If it is another by now, it is 
 import difflib
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ STUB_HEADER = '''\
 """Your answers to chapter {number}, {name}.
 
 Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
-marker line. "python -m exercises check" says how it is going; "python -m exercises" what there is to do.
+marker line; those at the top are for all. "python -m exercises check" says how it is going; "python -m exercises" what
+there is to do.
 """
 
 # derived: {fingerprint}
@@ -38,11 +40,15 @@ def chapters(root: Path = ROOT) -> dict[str, list[Exercise]]:
     return found
 
 
-def _imports(exercises: list[Exercise], root: Path) -> str:
+def _imports(exercises: list[Exercise], root: Path, code: Callable[[Exercise, Path], str]) -> str:
     lines: list[str] = ["from __future__ import annotations", ""]
     for module in dict.fromkeys(exercise.module for exercise in exercises):
-        text = next(exercise for exercise in exercises if exercise.module == module).module_text(root)
-        lines += [line for line in source.imports_of(text, module) if line not in lines]
+        inside = [exercise for exercise in exercises if exercise.module == module]
+        found = source.imports_of(inside[0].module_text(root), module)
+        if module == manifest.LABS:  # one module for all chapters: what its functions for this one speak of
+            words = set(re.findall(r"\w+", "\n".join(code(exercise, root) for exercise in inside)))
+            found = source.only(found, words)
+        lines += [line for line in found if line not in lines]
     return "\n".join(lines)
 
 
@@ -54,7 +60,7 @@ def _header(template: str, exercises: list[Exercise], fingerprint: str = "") -> 
 
 def stub_text(exercises: list[Exercise], root: Path = ROOT) -> str:
     """The file in which a learner begins a chapter."""
-    body = PRAGMAS + "\n" + _imports(exercises, root) + "\n"
+    body = PRAGMAS + "\n" + _imports(exercises, root, Exercise.stub) + "\n"
     for exercise in exercises:
         body = join(body, exercise.id, exercise.stub(root))
     return _header(STUB_HEADER, exercises, digest(body)) + body
@@ -62,7 +68,7 @@ def stub_text(exercises: list[Exercise], root: Path = ROOT) -> str:
 
 def solution_text(exercises: list[Exercise], root: Path = ROOT) -> str:
     """The file with our answers to a chapter."""
-    body = _header(SOLUTION_HEADER, exercises) + PRAGMAS + "\n" + _imports(exercises, root) + "\n"
+    body = _header(SOLUTION_HEADER, exercises) + PRAGMAS + "\n" + _imports(exercises, root, Exercise.reference) + "\n"
     for exercise in exercises:
         why = "\n".join(f"# {line}".rstrip() for line in exercise.why.strip().splitlines())
         body = join(body, exercise.id, f"{why}\n{exercise.reference(root)}")
@@ -147,6 +153,7 @@ def update(workspace: Workspace, root: Path = ROOT) -> list[str]:
                 text = join(text, exercise.id, section)
         for exercise_id, section in old.items():  # an exercise that is no more; the work stays
             text = join(text, exercise_id, section)
+        text = _with_top_of(current, text)
         if text != current:
             if current and is_edited(current):
                 backup = workspace.folder / ".attempts" / f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}.py"
@@ -155,3 +162,13 @@ def update(workspace: Workspace, root: Path = ROOT) -> list[str]:
             path.write_text(text, encoding="utf-8")
             done.append(f"{name}: brought up to date")
     return done
+
+
+def _with_top_of(old: str, new: str) -> str:
+    """A stub file with what a learner had added at the top of the old one; imports of the engine are derived anew."""
+    top, at, rest = new.partition("\n# --- ")
+    if not (begin := DERIVED.search(old)):
+        return new
+    lines = old[begin.end() :].split("\n# --- ")[0].splitlines()
+    added = [line for line in lines if line not in top.splitlines() and not line.startswith("from nanovllm")]
+    return "\n".join([top.rstrip(), *added, "", at.strip("\n")]) + rest if any(added) else new

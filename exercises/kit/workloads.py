@@ -21,7 +21,8 @@ def chat_service(num_requests: int = 400, seed: int = 0) -> list[list[int]]:
     def text(length: int) -> list[int]:
         return [rng.randrange(2000) for _ in range(length)]
 
-    assistants, prompts = [text(96) for _ in range(3)], []
+    assistants = [text(96) for _ in range(3)]
+    prompts: list[list[int]] = []
     talks: list[list[int]] = []
     while len(prompts) < num_requests:
         kind = rng.random()
