@@ -589,10 +589,10 @@ predict("who pays", "How long does request 4 wait now?", choices=["not as long",
 
 # %%
 families = [[1000 * family + i for i in range(32)] for family in range(1, 6)]
-prompts = [families[i % 5] + [20_000 + 10 * i + j for j in range(8)] for i in range(30)]
+thirty = [families[i % 5] + [20_000 + 10 * i + j for j in range(8)] for i in range(30)]
 config = Config("qwen3-tiny", **(SMALL | {"num_kvcache_blocks": 32, "max_num_seqs": 2}))
 wish = SamplingParams(max_tokens=6, ignore_eos=True)
-traces = [record_scheduler(make(config), config, prompts, wish) for make in (Scheduler, CachedFirst)]
+traces = [record_scheduler(make(config), config, thirty, wish) for make in (Scheduler, CachedFirst)]
 
 
 def waited(trace, i):
