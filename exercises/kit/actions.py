@@ -66,7 +66,7 @@ def check(exercise_id: str, engine: bool = True) -> Message | None:
     results = [checks.check(exercise.id, workspace, engine) for exercise in chapter]
     rows = [(result.exercise.id, f"{KINDS[result.status][0]} {result.said}") for result in results]
     num_right = sum(result.passed for result in results)
-    rows.append(("next", checks.what_is_next(workspace)))
+    rows.append(("next", checks.what_is_next(workspace, exercise_id)))
     kind = "failed" if any(result.status == "failed" for result in results) else "todo"
     title = f"{exercise_id}: {num_right} of {len(results)} are right"
     return Message(title, rows, "passed" if num_right == len(results) else kind)

@@ -310,7 +310,11 @@ class Mine(Assembled):
         """
         exercises = [exercise for exercise in manifest.select(ids) if exercise.path != "labs.py"]
         theirs = {answer.exercise.id for answer in self.answers}
-        yours = [exercise.name for exercise in exercises if exercise.id in theirs]
+        yours = [
+            exercise.name if self.has(exercise) else f"{exercise.name} (not passed yet)"
+            for exercise in exercises
+            if exercise.id in theirs
+        ]
         ours = [exercise.name for exercise in exercises if exercise.id not in theirs]
         if not yours:
             return f"Nothing here is yours yet: {_listed(ours)} {_are(ours)} ours, and so is what you see."

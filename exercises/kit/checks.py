@@ -169,7 +169,7 @@ def check(
     )
     if result.passed and not result.blamed:
         look = f'show("{exercise_id}") shows what yours did, solution("{exercise_id}") how ours does it.'
-        result.next_step = f"{what_is_next(workspace)}\n{look}"
+        result.next_step = f"{what_is_next(workspace, exercise.chapter)}\n{look}"
     return result
 
 
@@ -196,9 +196,9 @@ def state(exercise: Exercise, workspace: Workspace) -> str:
     return "passed" if known["status"] == "passed" else "not right yet"
 
 
-def what_is_next(workspace: Workspace) -> str:
-    """The first exercise that has not passed, in the order of the course."""
-    for exercise in manifest.load().values():
+def what_is_next(workspace: Workspace, chapter: str = "") -> str:
+    """The first exercise that has not passed, in the order of the course; one of `chapter`, as long as there is any."""
+    for exercise in sorted(manifest.load().values(), key=lambda exercise: exercise.chapter != chapter):
         if state(exercise, workspace) != "passed":
             return f"{exercise.id}: {exercise.title}, about {exercise.minutes} minutes."
     return "All exercises are done."
@@ -248,7 +248,11 @@ def _unit(answer: Answer, package: Package) -> Result:
     verdict: Verdict = outcome.value
     if verdict.finding is None:
         prints = prints_of(outcome.prints)
-        return Result(exercise, "passed", f"Right in all {verdict.num_cases} cases.", prints=prints)
+        said = [
+            f"Right in all {verdict.num_cases} cases.",
+            *(f"{text[0].upper()}{text[1:]}." for text in verdict.measured),
+        ]
+        return Result(exercise, "passed", " ".join(said), prints=prints)
     name, diagnosis = diagnose(exercise, verdict)
     summary = f"{verdict.num_cases - verdict.num_failed} of {verdict.num_cases} cases are right. The first that is not:"
     if source.is_empty(ast.parse(answer.function[0]).body[0]):  # type: ignore[arg-type]

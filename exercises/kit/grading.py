@@ -85,7 +85,7 @@ class Finding:
 class Verdict:
     """What a grader found: a fingerprint of the behavior, and the first finding, None if all is right.
 
-    `signature` has what is wrong first in each case that fails.
+    `signature` has what is wrong first in each case that fails; `measured` the numbers that an open exercise is about.
     """
 
     fingerprint: str
@@ -94,6 +94,7 @@ class Verdict:
     num_cases: int = 0
     num_failed: int = 0
     signature: list[tuple[str, ...]] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
 
 
 def prints_of(text: str, case_name: str | None = None) -> str:
@@ -132,6 +133,7 @@ class Check:
         self.first: tuple[str, str, str, tuple[str, ...]] | None = None
         self.likely = ""  # what the first finding means
         self._raise_says: Says = None
+        self.measures: list[str] = []
 
     def step(self, text: str, says: Says = None) -> None:
         """Tell what happens next; the learner reads the last few of these when something is wrong.
@@ -141,6 +143,11 @@ class Check:
         """
         self.steps.append(text)
         self._raise_says = says
+
+    def measured(self, text: str) -> None:
+        """A step that tells the number which an open exercise is about; a learner reads it after a pass, too."""
+        self.step(text)
+        self.measures.append(text)
 
     def equal(self, what: str, got: Any, expected: Any, says: Says = None) -> bool:
         """Observe a value; it should equal `expected`. Give plain lists and numbers: their text is compared.
@@ -234,6 +241,7 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
     """
     hasher, findings = hashlib.sha256(), list[Finding]()
     kept: dict[str, list[tuple[str, str, str]]] = {}
+    measured: list[str] = []
     cases = load_grader(path, exercise_id)
     for function in cases:
         story = " ".join((function.__doc__ or function.__name__).split())
@@ -250,10 +258,11 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
         if check.first:
             what, expected, got, steps = check.first
             findings.append(Finding(function.__name__, story, steps, what, expected, got, error, check.likely))
+        measured += check.measures
         if function.__name__ == keep:
             kept[keep] = check.observations
     first, signature = next(iter(findings), None), [finding.key for finding in findings]
-    return Verdict(hasher.hexdigest(), first, kept, len(cases), len(findings), signature)
+    return Verdict(hasher.hexdigest(), first, kept, len(cases), len(findings), signature, measured)
 
 
 class Written(NamedTuple):

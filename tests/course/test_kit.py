@@ -521,13 +521,23 @@ def test_a_check_is_reported_once_its_cases_are_through(workspace):
 
 def test_after_a_pass_the_first_that_is_not_done_comes_next(workspace):
     first, *_ = EXERCISES.values()
+    first_here = next(exercise for exercise in EXERCISES.values() if exercise.chapter == "ch05")
     workspace.write(DEALLOCATE, DEALLOCATE.reference())
-    assert checks.check("ch05.deallocate", workspace).next_step.startswith(f"{first.id}: {first.title}, about")
+    assert checks.check("ch05.deallocate", workspace).next_step.startswith(f"{first_here.id}: {first_here.title}")
+    assert checks.what_is_next(workspace).startswith(f"{first.id}: {first.title}, about")
     for exercise in EXERCISES.values():
         workspace.write(exercise, exercise.reference())
         answer = workspace.answer(exercise)
         workspace.note(exercise, status="passed", checked=checks.fingerprint(answer))
     assert checks.what_is_next(workspace) == "All exercises are done."
+
+
+def test_the_number_that_an_open_exercise_is_about_is_told_after_a_pass():
+    exercise = EXERCISES["ch06.choose_victim"]
+    result = checks.grade(parse(exercise, exercise.reference()), engine=False)
+    assert result.passed and re.search(
+        r"By your rule \d+ tokens are computed again; when the newest goes", result.summary
+    )
 
 
 LOOPS = "def may_append(self, seq):\n    while True:\n        pass\n"

@@ -716,7 +716,7 @@ def half_the_steps(engine, check):
                        "it need: large steps, or much cache?"
                    ))  # fmt: skip
         total, defaults = total + steps, defaults + usual
-    check.step(f"all together: {total} steps, and {defaults} with the defaults")
+    check.measured(f"all together: {total} steps, and {defaults} with the defaults")
     check.true("all together: at most half as many steps as with the defaults", 2 * total <= defaults,
                says=(
                    "Better than nothing, or not even that. Every byte that steps do not take is "

@@ -756,7 +756,9 @@ def few_bytes(engine, check):
         if size is None:
             return
         packed, pickled = packed + size, pickled + len(pickle.dumps(vars(seq)))
-    check.step(f"all steps: {packed:,} bytes; pickle takes {pickled:,}, which is {pickled / packed:.1f} times as much")
+    check.measured(
+        f"all steps: {packed:,} bytes; pickle takes {pickled:,}, which is {pickled / packed:.1f} times as much"
+    )
     says = (
         "Everything arrives, but in too many bytes. What is sent that both sides know, or that the step does not need?"
     )

@@ -1631,7 +1631,7 @@ def fewer_tokens_are_computed_again(engine, check):
         desk = Desk(engine, Check(), num_blocks, budget=128, max_num_seqs=16, longest=160)
         yours += serve(desk, check, seed)
     newest, bar = mixed_work.NEWEST, mixed_work.BAR
-    check.step(f"by your rule {yours} tokens are computed again; when the newest goes it is {newest}")
+    check.measured(f"by your rule {yours} tokens are computed again; when the newest goes it is {newest}")
     check.true(
         f"at most {bar} tokens are computed again",
         yours <= bar,
