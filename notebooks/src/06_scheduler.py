@@ -19,8 +19,9 @@
 # Requests are `Sequence`s, and the block manager hands out blocks. Nobody decides yet who gets them, and when.
 # That is the scheduler's work: before every step it chooses the sequences that take part.
 #
-# This is the map of your engine. What you have not written is ours, so that it always runs. Until this chapter's
-# functions are yours, it serves one request at a time.
+# This is the map of your engine, `mine()`. What you have not written is ours, so that it always runs. Until this
+# chapter's functions are yours, it serves one request at a time. Where a cell says `LLM`, it is our whole engine that
+# runs, so that you can see what is to come.
 
 # %%
 # %load_ext exercises
@@ -553,7 +554,8 @@ reveal("longest", "fewer than before" if counts["the longest goes"] < counts["th
 # %% [markdown]
 # Each of them costs more, and whoever is nearly done is thrown out. There are better rules than either. This exercise
 # is open: any rule counts that keeps the promises, lets everybody finish, and has fewer tokens computed again than the
-# newest. You may not see how long an answer gets, but you know its limit, `seq.sampling_params.max_tokens`.
+# newest. You may not see how long an answer gets, but you know its limit, `seq.sampling_params.max_tokens`. When yours
+# counts, go on: below 2,600 it is a good one.
 
 # %%
 # {{exercise ch06.choose_victim}}
@@ -585,7 +587,7 @@ class CachedFirst(Scheduler):
 
 
 predict("cached first", "Those whose beginning is cached come in first. How many of the 1,200 tokens are computed now?")
-predict("who pays", "How long does request 4 wait now?", choices=["not as long", "about as long", "far longer"])
+predict("request 4", "How long does request 4 wait now?", choices=["not as long", "about as long", "far longer"])
 
 # %%
 families = [[1000 * family + i for i in range(32)] for family in range(1, 6)]
@@ -602,7 +604,7 @@ def waited(trace, i):
 
 before, now = (waited(trace, 4) for trace in traces)
 reveal("cached first", totals(traces[1])["computed"])
-reveal("who pays", "far longer" if now > 2 * before else "about as long" if now > 0.8 * before else "not as long")
+reveal("request 4", "far longer" if now > 2 * before else "about as long" if now > 0.8 * before else "not as long")
 print(f"request 4 waited {before} steps, first come, first served; with cached first it waits {now}")
 
 # %% [markdown]
@@ -663,7 +665,7 @@ staircase("06")
 # | good | The newest goes, also if it is the one that asks. So the older one keeps its blocks. |
 # | excellent | One is always the last that would go: the oldest. It gets on in each decode step and ends, for it |
 # | | fits into the pool alone, or rule 4 ends it. Then the next is the oldest. Any rule that spares somebody until |
-# | | it is done has this; "the one that asks never goes" has not. |
+# | | it is done can be argued for like this; for "the one that asks never goes" it takes another argument. |
 #
 # </details>
 
