@@ -16,6 +16,8 @@ from nanovllm import devices, tiles
 from nanovllm.config import Config
 from nanovllm.utils.context import Context
 
+from .conftest import in_turn
+
 # Compute capability: bytes of shared memory that a program may have (CUDA C++ Programming Guide, table "Technical
 # Specifications per Compute Capability"). T4; A100; RTX 30; RTX 40; H100; B200; RTX 50.
 SHARED_MEMORY = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
@@ -305,6 +307,7 @@ MANY = [
 MANY += [(c, kernel, 128, BFLOAT16, last) for c in (80, 90, 100) for kernel, last in ((decode, 2), (prefill, False))]
 MANY += [(c, kernel, 256, FLOAT32, last) for c in (89, 120) for kernel, last in ((decode, 2), (prefill, False))]
 MANY += [(80, levers, BFLOAT16), (90, levers, BFLOAT16)]
+SOME = in_turn(MANY, 0, 3)  # all, with `--thorough`
 
 
 def case_id(case):
@@ -319,7 +322,7 @@ def case_id(case):
     "case",
     [
         *[pytest.param(case, id=case_id(case)) for case in FEW],
-        *[pytest.param(case, id=case_id(case), marks=pytest.mark.slow) for case in MANY if case not in FEW],
+        *[pytest.param(case, id=case_id(case), marks=pytest.mark.slow) for case in SOME if case not in FEW],
     ],
 )
 def test_kernels_fit_into_the_shared_memory_of_every_gpu(compiled, case):
