@@ -307,7 +307,9 @@ MANY = [
 MANY += [(c, kernel, 128, BFLOAT16, last) for c in (80, 90, 100) for kernel, last in ((decode, 2), (prefill, False))]
 MANY += [(c, kernel, 256, FLOAT32, last) for c in (89, 120) for kernel, last in ((decode, 2), (prefill, False))]
 MANY += [(80, levers, BFLOAT16), (90, levers, BFLOAT16)]
-SOME = in_turn(MANY, 0, 3)  # all, with `--thorough`
+# Each kernel on each GPU once, and a quarter of the others; all, with `--thorough`.
+ONCE = {case[:2]: case for case in reversed(MANY)}.values()
+SOME = [case for case in MANY if case in ONCE or case in in_turn(MANY, 0, 4)]
 
 
 def case_id(case):
