@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 9f714624261d
+# derived: eba5c55df3cf
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -87,8 +87,9 @@ def preempt(self, seq: Sequence) -> None:
     """Take the blocks of a running sequence, and have it wait again, as the very next.
 
     It keeps its tokens, prompt and answer. The block manager has its blocks back, with their
-    hashes (`deallocate`), and nothing of it is scheduled any more. `num_preemptions` counts it.
-    When it is admitted again, it computes all its tokens that the prefix cache has lost.
+    hashes (`deallocate`), and nothing of it is scheduled any more. The scheduler counts it in
+    its `num_preemptions`. When it is admitted again, it computes all its tokens that the prefix
+    cache has lost.
     """
     raise NotImplementedError("ch06.preempt")
 
