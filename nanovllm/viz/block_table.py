@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of, fit, ink_on
-from .shapes import EMPTY, FREE, ROW, SLOT_HEIGHT, Style, block, tag
+from .shapes import EMPTY, FREE, ROW, SLOT_HEIGHT, LegendItem, Style, block, tag
 from .timeline import REASONS, lane_legend
 from .trace import Trace, name_of, owners, state_before, tokens_of
 
@@ -227,9 +227,12 @@ def _draw_pool_block(
     title = f"block {block_id}: {state}, reference count {ref}"
     title += f", in the table of {' and '.join(names)}" if names else ""
     title += f"; {CHANGES[word.rstrip(ALPHABET)]}" if word else ""
+    known = after["hash"].get(str(block_id))
+    title += f"; hash {known}" if known else ""
     data = {"b": block_id, "block": block_id, "ref": ref, "state": state, "owners": " ".join(names) or "-"}
+    data |= {"hash": known or "-", "change": word or "-"}
     fills = {str(seq_id): color_of(n) for n, seq_id in enumerate(trace["seqs"])}
-    with picture.group(title, focusable=True, change=word or "-", **data):
+    with picture.group(title, focusable=True, **data):
         is_small, top = width < 60, y + (4 if width < 60 else 17)
         if not is_small:
             text = f"#{block_id} ref {ref} {'+'.join(names)}" if names else f"#{block_id} {state}"
@@ -321,14 +324,14 @@ def _draw_queues(picture: Drawing, trace: Trace, i: int, y: float) -> float:
     return y + 40
 
 
-def legend_of(trace: Trace) -> list[tuple[str, str, str | None]]:
+def legend_of(trace: Trace) -> list[LegendItem]:
     """The marks of the stage that occur in this run, and what they mean; see `shapes.legend_item`."""
     words = {
         what_changed(trace, i, b) for i in range(len(trace["steps"])) for b in range(trace["config"]["num_blocks"])
     }
     is_shared = any(ref > 1 for step in trace["steps"] for ref in step["after"]["ref"].values())
     is_cached = any(str(b) in step["after"]["hash"] for step in trace["steps"] for b in step["after"]["free"])
-    items: list[tuple[str, str, str | None]] = [item for item in lane_legend(trace) if item[0] != "waiting"]
+    items: list[LegendItem] = [item for item in lane_legend(trace) if item[0] != "waiting"]
     items += [("waiting", "waits; in the pool: free, but still cached" if is_cached else "waits", None)]
     items += [("new", "new in this step", None)] if "new" in words else []
     items += [("tag:+B", "one more owner", color_of(1))] if any(word.startswith("+") for word in words) else []

@@ -2,12 +2,13 @@
 //
 // Python draws every frame; here is only what moves between them. The frames come packed inside the page (see
 // player.py). Notebooks run this script once for each player, in different ways: JupyterLab and exported pages leave
-// it where it stands, VS Code runs a copy elsewhere and removes it. So it looks for all players that nobody has started.
+// it where it stands, VS Code runs a copy elsewhere and removes it. So it looks for all players that are not started.
 (() => {
   "use strict";
   const MS_PER_STEP = 900;
   const NATURAL_FONT = 13; // pixels at which one unit of a drawing is one pixel
   const GAP = { x: 16, y: 8 }; // between panels, as in player.css
+  const PADDING = 4; // of the stage
   const SCREEN = 600; // pixels that a picture may be high, if that leaves its text readable
   const ICONS = {
     previous: "M2 2h3v12H2zM14 2v12L6 8z",
@@ -180,9 +181,15 @@
       const below = [...stage.querySelectorAll(".nv-below")];
       const taken = [...others, ...below].reduce((sum, child) => sum + child.offsetHeight + GAP.y, 2 * GAP.y);
       const room = (isFull ? window.innerHeight : SCREEN * smallest) - taken;
+      const width = stage.clientWidth - 2 * PADDING;
       let scale = (isFull ? 4 : 1.6) * smallest;
-      while (scale > smallest && !this.fits(panels, scale, stage.clientWidth, room)) scale -= 0.02;
-      root.style.setProperty("--nv-s", Math.max(scale, smallest).toFixed(2));
+      while (scale > smallest && !this.fits(panels, scale, width, room)) scale -= 0.02;
+      // On a wide screen everything beside each other, even if it gets a little smaller.
+      const inRow = (width - GAP.x * (panels.length - 1)) / panels.reduce((sum, panel) => sum + panel.width, 0);
+      const tallest = Math.max(...panels.map((panel) => panel.height));
+      const beside = Math.min(inRow, room / tallest, scale);
+      if (beside >= smallest && beside > 0.7 * scale) scale = beside;
+      root.style.setProperty("--nv-s", Math.max(scale - 0.005, smallest).toFixed(3));
     }
 
     fits(panels, scale, width, room) {
@@ -202,9 +209,9 @@
 
     // Room for the longest caption, so that nothing below it moves from step to step.
     reserveCaption() {
-      const width = this.root.clientWidth + this.caption.offsetParent?.tagName + getComputedStyle(this.root).fontSize;
-      if (width === this.reserved || !this.root.clientWidth) return;
-      this.reserved = width;
+      const place = `${this.root.clientWidth} ${getComputedStyle(this.root).fontSize}`;
+      if (place === this.reserved || !this.root.clientWidth) return;
+      this.reserved = place;
       const text = this.caption.textContent;
       this.caption.style.minHeight = "";
       this.caption.removeAttribute("aria-live");
@@ -325,15 +332,25 @@
     listen() {
       const { root, stage } = this;
       root.addEventListener("keydown", (event) => this.press(event));
-      // Space plays, so the button with the focus must not take it for a click.
-      root.addEventListener("keyup", (event) => event.key === " " && event.target !== this.input && event.preventDefault());
+      root.addEventListener("keyup", (event) => {
+        // Space plays, so the button with the focus must not take it for a click.
+        if (event.key === " " && event.target !== this.input) event.preventDefault();
+      });
       stage.addEventListener("click", (event) => this.click(event));
       stage.addEventListener("pointerover", (event) => this.point(this.nameOf(event.target)));
       stage.addEventListener("pointerleave", () => this.point(""));
-      stage.addEventListener("focusin", (event) => event.target.matches(":focus-visible") && this.point(this.nameOf(event.target)));
+      stage.addEventListener("focusin", (event) => {
+        if (event.target.matches(":focus-visible")) this.point(this.nameOf(event.target));
+      });
       stage.addEventListener("focusout", () => this.point(""));
       root.addEventListener("fullscreenchange", () => this.layout());
-      new ResizeObserver(() => this.layout()).observe(root);
+      let width = 0;
+      new ResizeObserver(() => {
+        // Only for a new width: what the layout itself changes is no reason to begin anew.
+        if (root.clientWidth === width) return;
+        width = root.clientWidth;
+        this.layout();
+      }).observe(root);
       const follow = (event) => {
         if (!root.isConnected) document.removeEventListener("nanovllm-step", follow);
         else if (event.detail.group === this.data.group && event.detail.from !== root) this.go(event.detail.step, true);

@@ -3,6 +3,7 @@
 A block is a row of slots, as the KV cache has them; a tensor is rows of cells; a lane is what a sequence did over time.
 """
 
+import html
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -168,46 +169,51 @@ def strip(
     picture.line(xs[0], y + height, xs[-1], y + height, BORDER)
 
 
-def legend_item(picture: Drawing, kind: str, words: str, fill: str | None, x: float, y: float) -> float:
-    """A mark and what it means; returns where the next one may begin.
+LegendItem = tuple[str, str, str | None]  # kind of a mark, what it means, and its color if it is not always the same
+
+
+def mark(picture: Drawing, kind: str, fill: str | None, x: float, y: float) -> float:
+    """A mark of a legend, 20 high; returns its width.
 
     The kind is that of a lane's bar, "preempt", "new", "shared", "tag:word" for a tag, or a letter.
     """
     if kind in ("prefill", "decode", "paused", "waiting", "failed"):
-        lane_bar(picture, x, y - 2, 24, kind, fill)
+        lane_bar(picture, x, y - 1, 24, kind, fill)
     elif kind.startswith("tag:"):
-        tag(picture, x + SMALL * MONO_WIDTH * (len(kind) - 4) + 6, y + 14, kind[4:], fill or VERMILION)
-        x += max(0, SMALL * MONO_WIDTH * (len(kind) - 4) - 18)
+        width = SMALL * MONO_WIDTH * (len(kind) - 4) + 6
+        tag(picture, x + width, y + 14, kind[4:], fill or VERMILION)
+        return max(24.0, width)
     elif kind == "new":
         picture.rect(x + 1, y + 3, 22, 13, None, VERMILION, 3)
     elif kind == "shared":
-        picture.rect(x + 1, y + 2, 24, 15)
-        picture.rect(x + 3, y + 4, 20, 11, fill)
+        picture.rect(x, y + 2, 24, 15)
+        picture.rect(x + 2, y + 4, 20, 11, fill)
     elif kind == "preempt":
-        preempted(picture, x, y - 2, 24)
+        preempted(picture, x, y - 1, 24)
     else:
         picture.text(x + 12, y + 14, kind, SMALL, anchor="middle", bold=True)
-    picture.text(x + 30, y + 14, words, SMALL)
-    return x + 30 + 6.6 * len(words) + 12
+    return 24.0
 
 
-def legend(items: Sequence[tuple[str, str, str | None]], width: float) -> Drawing:
-    """What the marks mean, wrapped: kind, words and color of each, as for `legend_item`."""
-    picture, x = Drawing(width, 20, "what the marks mean"), 0.0
+def legend(items: Sequence[LegendItem], width: float) -> Drawing:
+    """What the marks mean, wrapped."""
+    picture, x = Drawing(width, 22, "what the marks mean"), 0.0
     for kind, words, fill in items:
         if x and x + 42 + 6.6 * len(words) > width:
-            x, picture.height = 0.0, picture.height + 20
-        x = legend_item(picture, kind, words, fill, x, picture.height - 20)
+            x, picture.height = 0.0, picture.height + 22
+        x += mark(picture, kind, fill, x, picture.height - 22) + 6
+        picture.text(x, picture.height - 8, words, SMALL)
+        x += 6.6 * len(words) + 12
     return picture
 
 
-def legend_html(items: Sequence[tuple[str, str, str | None]]) -> str:
+def legend_html(items: Sequence[LegendItem]) -> str:
     """The same as HTML that wraps where the page does."""
     parts = []
     for kind, words, fill in items:
-        picture = Drawing(0, 20, words)
-        picture.width = legend_item(picture, kind, words, fill, 0.0, 0.0)
-        parts.append(picture.svg("nv-key"))
+        picture = Drawing(0, 20)
+        picture.width = mark(picture, kind, fill, 0.0, 0.0)
+        parts.append(f'<span class="nv-key">{picture.svg("nv-mark")}{html.escape(words)}</span>')
     return f'<div class="nv-below nv-legend">{"".join(parts)}</div>'
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from .drawing import SMALL, Drawing, color_of
-from .shapes import FREE, ROW, Style, axis, badge, lane_bar, playhead, preempted, round_ticks, strip
+from .shapes import FREE, ROW, LegendItem, Style, axis, badge, lane_bar, playhead, preempted, round_ticks, strip
 from .trace import Trace, name_of, state_before
 
 HEAD, NAMES, WIDTH, STRIP = 20.0, 30.0, 612.0, 32.0
@@ -176,7 +176,7 @@ def _draw_axis(picture: Drawing, trace: Trace, xs: list[float], y: float, unit: 
         picture.text(0, y + 15, unit, SMALL)
 
 
-def lane_legend(trace: Trace) -> list[tuple[str, str, str | None]]:
+def lane_legend(trace: Trace) -> list[LegendItem]:
     """The marks that occur on the lanes of this run, and what they mean."""
     bars = [bar for seq_id in trace["seqs"] for bar in lane_bars(trace, seq_id)]
     kinds, marks = {bar["kind"] for bar in bars}, {mark for bar in bars for mark in bar["marks"]}
@@ -187,7 +187,7 @@ def lane_legend(trace: Trace) -> list[tuple[str, str, str | None]]:
         "paused": "not in this step",
         "failed": "the step failed",
     }
-    items: list[tuple[str, str, str | None]] = [(kind, words[kind], "#C0C0C0") for kind in words if kind in kinds]
+    items: list[LegendItem] = [(kind, words[kind], "#C0C0C0") for kind in words if kind in kinds]
     items += [("preempt", "preempted", None)] if "preempt" in marks else []
     items += [("●", "finished", None)] if "finish" in marks else []
     for mark in sorted(mark for mark in marks if mark.startswith("refuse: ")):

@@ -14,7 +14,7 @@ from .live import LiveWidget
 from .player import View
 from .record import token_texts
 from .sequence_view import describe_moment, draw_sequence, find_moments, moment, num_lines
-from .shapes import legend, legend_html
+from .shapes import LegendItem, legend, legend_html
 from .step_widget import Frame, Question, StepWidget
 from .timeline import (
     STAGE_WIDTH,
@@ -76,8 +76,8 @@ class _TraceWidget(StepWidget):
         what = {"real-model": f"real run of {made['model']}"}.get(made["kind"], "real scheduler, scripted tokens")
         return (
             f"{what} on {made['device']}, {made['when'][:10]}, engine {made['engine_commit']}, torch {made['torch']}; "
-            f"{config['num_blocks']} blocks of {config['block_size']} tokens, at most {config['max_num_seqs']} sequences and "
-            f"{config['max_num_batched_tokens']} tokens a step"
+            f"{config['num_blocks']} blocks of {config['block_size']} tokens, at most {config['max_num_seqs']} sequences "
+            f"and {config['max_num_batched_tokens']} tokens a step"
         )
 
 
@@ -175,7 +175,7 @@ class Timeline(_TraceWidget):
             rows.append([lanes, draw_strips(trace, own, longest, at, not n)])
         return rows
 
-    def _legend(self) -> list[tuple[str, str, str | None]]:
+    def _legend(self) -> list[LegendItem]:
         return list(dict.fromkeys(item for trace in self.traces.values() for item in lane_legend(trace)))
 
     def _longest(self, unit: str) -> float:
