@@ -76,8 +76,8 @@ class _TraceWidget(StepWidget):
         what = {"real-model": f"real run of {made['model']}"}.get(made["kind"], "real scheduler, scripted tokens")
         return (
             f"{what} on {made['device']}, {made['when'][:10]}, engine {made['engine_commit']}, torch {made['torch']}; "
-            f"{config['num_blocks']} blocks of {config['block_size']} tokens, at most {config['max_num_seqs']} sequences "
-            f"and {config['max_num_batched_tokens']} tokens a step"
+            f"{config['num_blocks']} blocks of {config['block_size']} tokens; max_num_seqs {config['max_num_seqs']}, "
+            f"at most {config['max_num_batched_tokens']} tokens a step"
         )
 
 

@@ -205,7 +205,7 @@ def test_tooltips_say_why_somebody_was_refused(batch):
 def test_refusals_have_a_letter_for_their_reason_and_the_legend_names_it(batch):
     texts = [e.text for e in ElementTree.fromstring(draw_lanes(batch).svg()).iter("text")]
     assert {"s", "b", "h"} <= set(texts) and "r" not in texts
-    words = dict((kind, words) for kind, words, _ in lane_legend(batch))
+    words = {kind: words for kind, words, _ in lane_legend(batch)}
     assert words["s"] == "refused: max_num_seqs" and words["b"] == "refused: too few blocks"
 
 
@@ -330,15 +330,10 @@ def test_no_text_is_smaller_than_twelve_and_none_leaves_the_picture(name):
 def test_lanes_and_tables_are_in_line_and_fit_beside_each_other(batch):
     lanes, tables = draw_lanes(batch, width=STAGE_WIDTH), draw_tables(batch, 12, lay_out(batch))
     assert lanes.width + tables.width + 12 <= WIDTH + 1
-    rows = [
-        [s["y"] for s in p.shapes if s["kind"] == "text" and s["text"] in set("ABCDEF") | STATUSES]
-        for p in (lanes, tables)
-    ]
+    known = {*"ABCDEF", "running", "waiting", "finished", "not here yet"}
+    rows = [[s["y"] for s in p.shapes if s["kind"] == "text" and s["text"] in known] for p in (lanes, tables)]
     assert len(rows[0]) == len(rows[1]) == 6
     assert all(abs(a - b) <= 4 for a, b in zip(*rows, strict=True))
-
-
-STATUSES = {"running", "waiting", "finished", "not here yet"}
 
 
 def test_derived_events_of_a_learners_engine_draw_the_same(story):
