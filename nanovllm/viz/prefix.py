@@ -208,7 +208,7 @@ def _draw_prompt(
             block(picture, x, line, TOKEN_WIDTH * len(shown), [(style, len(shown))], shown)
             if 0 <= parts_at < len(tokens):
                 at = parts_at if len(shown) == len(tokens) else min(parts_at, 6)
-                _mark_difference(picture, x + at * TOKEN_WIDTH, line)
+                _mark_difference(picture, x + at * TOKEN_WIDTH, line, max(x + 160, x + TOKEN_WIDTH * len(shown)))
             where = {"hit": f" #{part.block_id}", "miss": f" → #{part.block_id}"}.get(part.state, "")
             picture.text(x, line + 35, NOTES[part.state] + where, SMALL, bold=hit)
             if part.hash:
@@ -217,11 +217,11 @@ def _draw_prompt(
     return line + 66
 
 
-def _mark_difference(picture: Drawing, x: float, y: float) -> None:
+def _mark_difference(picture: Drawing, x: float, y: float, right: float) -> None:
     """Where a prompt leaves the earlier ones: a thick frame around the token, and a word."""
     with picture.group("here it leaves the earlier texts", parts="here"):
         picture.rect(x + 1, y + 1, TOKEN_WIDTH - 2, SLOT_HEIGHT - 2, None, VERMILION, 3)
-        picture.text(x + TOKEN_WIDTH, y + 50, "▲ parts here", SMALL, VERMILION, "end", bold=True)
+        picture.text(right, y + 35, "parts here", SMALL, VERMILION, "end", bold=True)
 
 
 # The block size.

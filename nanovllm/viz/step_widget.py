@@ -163,7 +163,7 @@ class StepWidget:
             bookmarks=list(self.bookmarks.items()),
             questions={step: question._asdict() for step, question in self.questions.items()},
             start=self.step,
-            footer=self.footer(),
+            footer=self.footer() + ("; run the cell to change the settings" if live else ""),
             group=self.group,
         )
         return html_player(data, self.png() if png is None else png, live)

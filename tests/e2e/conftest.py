@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -136,8 +137,16 @@ def lab(tmp_path_factory, executed_notebook):
     root.mkdir()
     write_notebook(root / "live.ipynb")
     shutil.copy(executed_notebook, root / "untrusted.ipynb")
-    with run_lab(home, root) as lab:
-        yield lab
+    with run_lab(home, root) as (address, token):
+        yield Lab(address, token, root)
+
+
+class Lab(NamedTuple):
+    """A running JupyterLab."""
+
+    address: str
+    token: str
+    folder: Path
 
 
 @contextlib.contextmanager
@@ -187,7 +196,7 @@ def wait_for_server(process, address, token, log):
 
 def open_notebook(page, lab, name):
     """Open a notebook and wait until its kernel is idle."""
-    address, token = lab
+    address, token = lab[:2]
     page.goto(f"{address}/lab/workspaces/e2e/tree/{name}?reset&token={token}")
     page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=90_000)
     page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook").wait_for(timeout=90_000)
