@@ -255,30 +255,21 @@ def _draw_pool_block(
 
 
 def _content(
-    trace: Trace,
-    i: int,
-    block_id: int,
-    seq_ids: list[int],
-    contents: dict[int, tuple[int, int]],
-    fills: dict[str, str],
+    trace: Trace, i: int, block_id: int, seq_ids: list[int], held: dict[int, tuple[int, int]], fills: dict[str, str]
 ) -> tuple[list[tuple[Style, int]], list[str]]:
     """The slots of a block of the pool: how many of which style, and their tokens if they have room."""
     after, size = trace["steps"][i]["after"], trace["config"]["block_size"]
-    holder, style, stored = contents.get(block_id), FREE, size
+    if not seq_ids and (str(block_id) not in after["hash"] or block_id not in held):
+        return [(EMPTY, size)], []
+    seq_id, index, style, stored = *held[block_id], FREE, size
     if seq_ids:
         seq = after["seqs"][str(seq_ids[0])]
-        holder = seq_ids[0], seq["table"].index(block_id)
-        style = Style(fills.get(str(seq_ids[0])))
-        stored = max(0, min(size, seq["kv"] - holder[1] * size))
-    elif str(block_id) not in after["hash"] or not holder:
-        return [(EMPTY, size)], []
+        seq_id, index, style = seq_ids[0], seq["table"].index(block_id), Style(fills.get(str(seq_ids[0])))
+        stored = max(0, min(size, seq["kv"] - index * size))
     runs = [(style, stored), (EMPTY, size - stored)]
-    seq_id, index = holder or (0, 0)
     texts = trace["seqs"].get(str(seq_id), {}).get("texts") or [str(token) for token in tokens_of(trace, seq_id)]
-    tokens = texts[index * size : index * size + stored]
-    if size > MAX_SLOTS_WITH_TEXT:  # the text of the first slots, as far as it goes
-        return [(style, stored), (EMPTY, size - stored)] if stored else [(EMPTY, size)], []
-    return [(s, n) for s, n in runs if n], tokens
+    shown = texts[index * size : index * size + stored] if size <= MAX_SLOTS_WITH_TEXT else []
+    return [run for run in runs if run[1]], shown
 
 
 CHANGES = {

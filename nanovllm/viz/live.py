@@ -47,12 +47,8 @@ class LiveWidget(StepWidget):
 
     def _make_mark(self, w: Any, name: str) -> Any:
         button = w.Button(description=name, tooltip=f"jump to: {name}", layout=w.Layout(width="auto"))
-        button.on_click(lambda _: self.choose(self.bookmarks[name]))
+        button.on_click(lambda _: setattr(self, "step", self.bookmarks[name]))
         return button
-
-    def choose(self, step: int) -> None:
-        """Show an example as it was given."""
-        self.step = step
 
     def refresh(self) -> None:
         """The same, from Python."""
@@ -90,3 +86,54 @@ class LiveWidget(StepWidget):
         # Where the view cannot be shown, its output shows nothing: the player below does.
         display(view | {"text/html": "", "text/plain": ""}, raw=True)
         self._shown = display(self.bundle(self.live_class), raw=True, display_id=True)
+
+
+class Examples(LiveWidget):
+    """A picture with settings whose steps are examples by name; one that was changed is called "your setting".
+
+    Args:
+        presets: the examples by name.
+    """
+
+    unit = "example"
+    edited_name = "your setting"
+
+    def __init__(self, presets: dict[str, Any]) -> None:
+        self.presets = dict(presets)
+        self.edited: Any = None
+        self.filling = False  # the controls are being set, and nobody moves them
+        super().__init__()
+
+    @property
+    def num_steps(self) -> int:
+        """One for each example."""
+        return len(self.presets)
+
+    def default_bookmarks(self) -> dict[str, int]:
+        """All of them."""
+        return {name: i for i, name in enumerate(self.presets)}
+
+    def still_steps(self) -> list[int]:
+        """The one on show."""
+        return [self.step]
+
+    def label(self, step: int) -> str:
+        """Name of an example."""
+        return self.edited_name if self.edited and step == self.step else list(self.presets)[step]
+
+    def chosen(self, step: int) -> Any:
+        """The example, or what was made of it."""
+        return self.edited if self.edited and step == self.step else list(self.presets.values())[step]
+
+    def fill(self) -> None:
+        """Set the controls to what is chosen."""
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """The example as it was given, also when it is the current one and was changed."""
+        self.edited = None
+        if self.panel is not None:
+            self.filling = True
+            self.fill()
+            self.filling = False
+        self.changed()

@@ -20,7 +20,7 @@ from ..models.qwen3 import Qwen3ForCausalLM
 from ..utils.memory import kv_block_bytes, num_blocks_that_fit
 from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
 from .drawing import BORDER, PALETTE, SMALL, VERMILION, Drawing
-from .live import LiveWidget
+from .live import Examples
 from .shapes import Style, tensor
 from .step_widget import Frame
 
@@ -295,7 +295,7 @@ BATCHED_TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 MODEL_LENS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 40960)
 
 
-class MemoryBudget(LiveWidget):
+class MemoryBudget(Examples):
     """What fits on a GPU: weights, activations, and a KV cache of what is left.
 
     Live, every option can be moved; the steps of the player are the presets.
@@ -306,36 +306,19 @@ class MemoryBudget(LiveWidget):
     """
 
     title = "memory budget"
-    unit = "example"
 
     def __init__(
         self, presets: dict[str, Setting] | None = None, num_blocks_that_fit: Fit = num_blocks_that_fit
     ) -> None:
-        self.presets = dict(presets or PRESETS)
-        self.fit = num_blocks_that_fit
-        self._edited: Setting | None = None
-        super().__init__()
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.presets)
+        self.fit_function = num_blocks_that_fit
+        super().__init__(presets or PRESETS)
 
     def first_step(self) -> int:
         return min(2, self.num_steps - 1)
 
-    def default_bookmarks(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.presets)}
-
-    def label(self, step: int) -> str:
-        return "your setting" if self._edited and step == self.step else list(self.presets)[step]
-
-    def setting(self, step: int) -> Setting:
-        """The setting on show: what was moved, or the preset's."""
-        return self._edited if self._edited and step == self.step else list(self.presets.values())[step]
-
     def budget(self, step: int | None = None) -> Budget:
         """The budget of a step, by default of the current one."""
-        return budget_of(self.setting(self.step if step is None else step), self.fit)
+        return budget_of(self.chosen(self.step if step is None else step), self.fit_function)
 
     def caption(self, step: int) -> str:
         return describe_budget(self.budget(step))
@@ -343,15 +326,12 @@ class MemoryBudget(LiveWidget):
     def draw(self, step: int) -> Frame:
         return Frame((draw_budget(self.budget(step)),))
 
-    def still_steps(self) -> list[int]:
-        return [self.step]
-
     def plain_text(self) -> str:
         lines = [f"{self.label(step)}: {self.caption(step)}" for step in range(self.num_steps)]
         return "\n".join([f"MemoryBudget: {self.title}", *lines, self.footer()])
 
     def footer(self) -> str:
-        whose = "the engine's num_blocks_that_fit" if self.fit is num_blocks_that_fit else "the function given"
+        whose = "the engine's num_blocks_that_fit" if self.fit_function is num_blocks_that_fit else "the function given"
         return (
             f"blocks counted by {whose}; weights and cache from the models' published shapes, "
             "activations estimated from them, 0.5 GB assumed for CUDA; the engine measures these. 1 GB = 10⁹ bytes"
@@ -360,7 +340,7 @@ class MemoryBudget(LiveWidget):
     def make_controls(self) -> list[Any]:
         import ipywidgets as w  # type: ignore[import-untyped]
 
-        start = asdict(self.setting(self.step))
+        start = asdict(self.chosen(self.step))
         models = dict.fromkeys([*PUBLISHED, *(setting.model for setting in self.presets.values())])
         self.inputs: dict[str, Any] = {"model": w.Dropdown(options=list(models), value=start["model"])}
         choices = {
@@ -373,7 +353,6 @@ class MemoryBudget(LiveWidget):
         for name, values in choices.items():
             options = sorted({*values, *(getattr(setting, name) for setting in self.presets.values())})
             self.inputs[name] = w.SelectionSlider(options=options, value=start[name])
-        self._filling = False
         for name, control in self.inputs.items():
             control.description = "GPU memory in GB" if name == "memory_gb" else name
             control.layout.width, control.style.description_width = "28em", "13.5em"
@@ -381,16 +360,11 @@ class MemoryBudget(LiveWidget):
         return [w.HBox(list(self.inputs.values()), layout=w.Layout(flex_flow="row wrap"))]
 
     def _on_input(self, _: Any) -> None:
-        if not self._filling:
+        if not self.filling:
             values = {name: control.value for name, control in self.inputs.items()}
-            self._edited = replace(self.setting(self.step), **values)
+            self.edited = replace(self.chosen(self.step), **values)
             self.changed()
 
-    def refresh(self) -> None:
-        """A preset as it was given, also when it is the current one and an option was moved."""
-        self._edited, self._filling = None, True
-        for name, value in asdict(self.setting(self.step)).items() if self.panel is not None else ():
-            if name in self.inputs:
-                self.inputs[name].value = value
-        self._filling = False
-        super().refresh()
+    def fill(self) -> None:
+        for name, control in self.inputs.items():
+            control.value = getattr(self.chosen(self.step), name)

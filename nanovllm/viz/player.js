@@ -225,7 +225,7 @@
     toggleFull() {
       const { root } = this;
       if (document.fullscreenElement === root) return document.exitFullscreen();
-      if (root.classList.contains("nv-full") || !root.requestFullscreen) return this.fillWindow();
+      if (root.classList.contains("nv-full") || !document.fullscreenEnabled) return this.fillWindow();
       return root.requestFullscreen().then(() => root.focus(), () => this.fillWindow());
     }
 

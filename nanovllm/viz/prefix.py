@@ -20,6 +20,7 @@ from ..engine.sequence import Sequence as EngineSequence
 from ..engine.trace import as_hex, letters
 from ..sampling_params import SamplingParams
 from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of
+from .record import run_step
 from .shapes import FREE, SLOT_HEIGHT, Style, badge, block
 
 HashFunction = Callable[[list[int], int], int]
@@ -355,71 +356,59 @@ class Simulation:
         return sum(request.cached_tokens for request in requests) / total if total else 0.0
 
 
-def simulate(
-    num_requests: int = 100,
-    share: float = 0.7,
-    prefix_tokens: int = 64,
-    own_tokens: int = 32,
-    output_tokens: int = 16,
-    num_blocks: int = 64,
-    block_size: int = 16,
-    seed: int = 0,
-    model: str = "qwen3-tiny",
-) -> Simulation:
+DEFAULTS: dict[str, Any] = {
+    "num_requests": 100, "share": 0.7, "prefix_tokens": 64, "own_tokens": 32, "output_tokens": 16,
+    "num_blocks": 64, "block_size": 16, "seed": 0, "model": "qwen3-tiny",
+}  # fmt: skip
+
+
+def simulate(**settings: Any) -> Simulation:
     """Send requests, of which a share starts with the same prefix, through the real scheduler, with and without cache.
 
     One request arrives before each second step. Own parts and answers vary in length around the given means.
 
+    Args:
+        **settings: `num_requests`; `share`, 0 to 1, of those with the common prefix; `prefix_tokens`; `own_tokens` and
+            `output_tokens` of each; `num_blocks` and `block_size` of the pool; `seed`; `model`. See `DEFAULTS`.
+
     Raises:
+        TypeError: there is no such setting.
         ValueError: a prompt does not fit the pool.
     """
-    config = Config(
-        model,
-        max_model_len=num_blocks * block_size,
-        kvcache_block_size=block_size,
-        num_kvcache_blocks=num_blocks,
-        max_num_seqs=16,
-        max_num_batched_tokens=512,
-        device="cpu",
-    )
-    requests, cached, (tokens, steps, preemptions) = _run_simulation(
-        config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
-    )
+    if unknown := settings.keys() - DEFAULTS.keys():
+        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(DEFAULTS)}")
+    s = DEFAULTS | settings
+    pool = {"kvcache_block_size": s["block_size"], "num_kvcache_blocks": s["num_blocks"]}
+    pool |= {"max_model_len": s["num_blocks"] * s["block_size"], "max_num_seqs": 16, "max_num_batched_tokens": 512}
+    config = Config(s["model"], device="cpu", **pool)
+    requests, counts = _run_simulation(config, s)
     config.enable_prefix_caching = False
-    _, _, (tokens_without, steps_without, preemptions_without) = _run_simulation(
-        config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
-    )
-    results = [SimulatedRequest(shares, len(prompt), n) for (shares, prompt), n in zip(requests, cached, strict=True)]
-    settings = {"share": share, "prefix_tokens": prefix_tokens, "num_blocks": num_blocks, "block_size": block_size}
-    return Simulation(results, tokens, tokens_without, steps, steps_without, preemptions, preemptions_without, settings)
+    _, without = _run_simulation(config, s)
+    return Simulation(requests, *(n for pair in zip(counts, without, strict=True) for n in pair), settings=s)
 
 
-def _run_simulation(
-    config: Config, num_requests: int, share: float, prefix_tokens: int, own_tokens: int, output_tokens: int, seed: int
-) -> tuple[list[tuple[bool, list[int]]], list[int], tuple[int, int, int]]:
-    from .record import run_step
-
-    rng = random.Random(seed)
-    prefix = [rng.randrange(1000) for _ in range(prefix_tokens)]
-    sharing = [n < round(share * num_requests) for n in range(num_requests)]
+def _run_simulation(config: Config, s: dict[str, Any]) -> tuple[list[SimulatedRequest], tuple[int, int, int]]:
+    """The requests, and how many tokens were prefilled in how many steps with how many preemptions."""
+    rng = random.Random(s["seed"])
+    prefix, own = [rng.randrange(1000) for _ in range(s["prefix_tokens"])], s["own_tokens"]
+    sharing = [n < round(s["share"] * s["num_requests"]) for n in range(s["num_requests"])]
     rng.shuffle(sharing)
-    scheduler, requests, seqs, steps = Scheduler(config), [], [], 0
+    scheduler, seqs, steps = Scheduler(config), [], 0
     for seq_id, shares in enumerate(sharing):
-        own = [rng.randrange(1000, 2000) for _ in range(own_tokens + rng.randint(-own_tokens // 2, own_tokens // 2))]
-        start = prefix if shares else [rng.randrange(1000, 2000) for _ in range(prefix_tokens)]
-        requests.append((shares, start + (own or [seq_id])))
-        params = SamplingParams(
-            max_tokens=max(1, rng.randint(output_tokens // 2, output_tokens * 3 // 2)), ignore_eos=True
-        )
-        seqs.append(EngineSequence(requests[-1][1], params, config.kvcache_block_size, seq_id))
-    token_rng, pending = random.Random(seed + 1), list(seqs)
+        rest = [rng.randrange(1000, 2000) for _ in range(own + rng.randint(-own // 2, own // 2))]
+        start = prefix if shares else [rng.randrange(1000, 2000) for _ in range(s["prefix_tokens"])]
+        most = max(1, rng.randint(s["output_tokens"] // 2, s["output_tokens"] * 3 // 2))
+        params = SamplingParams(max_tokens=most, ignore_eos=True)
+        seqs.append(EngineSequence(start + (rest or [seq_id]), params, config.kvcache_block_size, seq_id))
+    lengths, token_rng, pending = [len(seq.token_ids) for seq in seqs], random.Random(s["seed"] + 1), list(seqs)
     while pending or not scheduler.is_finished():
         if pending and (steps % 2 == 0 or scheduler.is_finished()):
             scheduler.add(pending.pop(0))
         run_step(scheduler, None, token_rng)
         steps += 1
     cached = [seq.num_prefix_hit_tokens or 0 for seq in seqs]
-    return requests, cached, (scheduler.num_prefill_tokens, steps, scheduler.num_preemptions)
+    requests = [SimulatedRequest(*request) for request in zip(sharing, lengths, cached, strict=True)]
+    return requests, (scheduler.num_prefill_tokens, steps, scheduler.num_preemptions)
 
 
 def describe_simulation(simulation: Simulation, n: int) -> str:

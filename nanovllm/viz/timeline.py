@@ -13,19 +13,14 @@ from .trace import Trace, name_of, state_before
 
 HEAD, NAMES, WIDTH, STRIP = 20.0, 30.0, 612.0, 32.0
 STAGE_WIDTH = 318.0  # of the lanes that stand beside block tables
-# Why a waiting sequence was not admitted, in a sentence; and as a letter on its lane, explained in few words.
+# Why a waiting sequence was not admitted, in a sentence; and the letter that says so on its lane.
 REASONS = {
     "no_blocks": "not enough free blocks",
     "token_budget": "the step's token budget is used up",
     "max_seqs": "max_num_seqs sequences run already",
     "no_headroom": "the running ones are expected to need the room",
 }
-REASON_MARKS = {
-    "no_blocks": ("b", "refused: too few blocks"),
-    "token_budget": ("t", "refused: token budget"),
-    "max_seqs": ("s", "refused: max_num_seqs"),
-    "no_headroom": ("h", "refused: others will need it"),
-}
+LETTERS = {"no_blocks": "b", "token_budget": "t", "max_seqs": "s", "no_headroom": "h"}
 
 
 def sizes(trace: Trace, unit: str = "step") -> list[float]:
@@ -162,7 +157,7 @@ def _draw_marks(picture: Drawing, bar: dict[str, Any], x: float, y: float, width
         elif kind == "finish":
             picture.text(x + width + 5, y + 15, "●", SMALL, anchor="middle")
         elif width >= 9:
-            picture.text(middle, y + 15, _refusal(reason)[0], SMALL, anchor="middle", bold=True)
+            picture.text(middle, y + 15, LETTERS.get(reason, "r"), SMALL, anchor="middle", bold=True)
 
 
 def _draw_axis(picture: Drawing, trace: Trace, xs: list[float], y: float, unit: str) -> None:
@@ -191,12 +186,9 @@ def lane_legend(trace: Trace) -> list[LegendItem]:
     items += [("preempt", "preempted", None)] if "preempt" in marks else []
     items += [("●", "finished", None)] if "finish" in marks else []
     for mark in sorted(mark for mark in marks if mark.startswith("refuse: ")):
-        items.append((*_refusal(mark.removeprefix("refuse: ")), None))
+        reason = mark.removeprefix("refuse: ")
+        items.append((LETTERS.get(reason, "r"), f"refused: {reason.replace('_', ' ')}", None))
     return items
-
-
-def _refusal(reason: str) -> tuple[str, str]:
-    return REASON_MARKS.get(reason, ("r", f"refused: {reason}"))
 
 
 def strips(trace: Trace) -> dict[str, list[float]]:

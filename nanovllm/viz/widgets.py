@@ -10,7 +10,7 @@ from typing import Any
 from . import prefix
 from .block_table import describe_step, draw_pool, draw_tables, find_bookmarks, lay_out, legend_of, most_telling_step
 from .drawing import Drawing, stack
-from .live import LiveWidget
+from .live import Examples, LiveWidget
 from .player import View
 from .record import token_texts
 from .sequence_view import describe_moment, draw_sequence, find_moments, moment, num_lines
@@ -280,7 +280,7 @@ PRESETS = {
 }
 
 
-class PrefixExplorer(LiveWidget):
+class PrefixExplorer(Examples):
     """Two or more prompts as blocks: which of them the prefix cache would find, and why.
 
     Live, the prompts can be edited, and the block size moved; the picture follows while one types. Where a cache of
@@ -298,7 +298,7 @@ class PrefixExplorer(LiveWidget):
     """
 
     title = "what the prefix cache finds"
-    unit = "example"
+    edited_name = "your texts"
 
     def __init__(
         self,
@@ -313,30 +313,11 @@ class PrefixExplorer(LiveWidget):
         self.tokenizer = tokenizer if tokenizer is not None else bundled_tokenizer()
         self.block_size, self.chained = block_size, True
         self.compute_hash, self.manager_class = compute_hash, manager_class
-        self.presets = {name: list(prompts) for name, prompts in (presets or PRESETS).items()}
-        self._edited: list[str] | None = None
-        super().__init__()
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.presets)
-
-    def default_bookmarks(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.presets)}
-
-    def still_steps(self) -> list[int]:
-        return [self.step]
-
-    def label(self, step: int) -> str:
-        return "your texts" if self._edited and step == self.step else list(self.presets)[step]
-
-    def prompts(self, step: int) -> list[str]:
-        """The prompts on show: what was typed, or those of the preset."""
-        return self._edited if self._edited and step == self.step else list(self.presets.values())[step]
+        super().__init__({name: list(prompts) for name, prompts in (presets or PRESETS).items()})
 
     def explained(self, step: int, chained: bool = True) -> list[prefix.ExplainedPrompt]:
         """What the block manager made of the prompts; empty ones are left out."""
-        token_ids = [self.tokenizer.encode(prompt) for prompt in self.prompts(step)]
+        token_ids = [self.tokenizer.encode(prompt) for prompt in self.chosen(step)]
         token_ids = [ids for ids in token_ids if ids]
         return prefix.explain(token_ids, self.block_size, self.compute_hash, self.manager_class, chained)
 
@@ -371,7 +352,7 @@ class PrefixExplorer(LiveWidget):
         self.areas = [w.Textarea(layout=w.Layout(width="98%", height="3.4em")) for _ in range(count)]
         self.sizes = w.IntSlider(min=1, max=32, value=self.block_size, description="block size")
         self.chain = w.Checkbox(value=True, description="hashes are chained", indent=False)
-        self._fill()
+        self.fill()
         for control in (*self.areas, self.sizes, self.chain):
             control.observe(self._on_input, names="value")
         for n, area in enumerate(self.areas):
@@ -379,25 +360,18 @@ class PrefixExplorer(LiveWidget):
             area.style.description_width = "1.5em"
         return [*self.areas, w.HBox([self.sizes, self.chain])]
 
-    def _fill(self) -> None:
-        self._edited, self._filling = None, True
-        prompts = list(self.presets.values())[self.step]
+    def fill(self) -> None:
+        prompts = self.chosen(self.step)
         for area, prompt in zip(self.areas, [*prompts, *[""] * len(self.areas)], strict=False):
             area.value = prompt
-        self._filling = False
 
     def _on_input(self, change: dict[str, Any]) -> None:
-        if self._filling:
+        if self.filling:
             return
         if change["owner"] in self.areas:
-            self._edited = [area.value for area in self.areas]
+            self.edited = [area.value for area in self.areas]
         self.block_size, self.chained = self.sizes.value, self.chain.value
         self.changed()
-
-    def refresh(self) -> None:
-        if self.panel is not None:
-            self._fill()
-        super().refresh()
 
 
 def bundled_tokenizer() -> Any:
@@ -473,29 +447,17 @@ class PrefixSimulation(LiveWidget):
     """A hundred requests, of which a share begins alike, through the real scheduler with and without prefix cache.
 
     Args:
-        share: of the requests with the common prefix, 0 to 1.
-        num_requests, prefix_tokens, own_tokens, output_tokens, num_blocks, block_size, seed: as for `prefix.simulate`.
+        **settings: as for `prefix.simulate`, such as `num_requests=100` and `share=0.7`, of those with the common
+            prefix.
     """
 
     title = "prefix cache over many requests"
     unit = "requests"
 
-    def __init__(
-        self,
-        num_requests: int = 100,
-        share: float = 0.7,
-        prefix_tokens: int = 64,
-        own_tokens: int = 32,
-        output_tokens: int = 16,
-        num_blocks: int = 64,
-        block_size: int = 16,
-        seed: int = 0,
-    ) -> None:
-        self.settings: dict[str, Any] = {"num_requests": num_requests, "share": share, "prefix_tokens": prefix_tokens}
-        self.settings |= {"own_tokens": own_tokens, "output_tokens": output_tokens, "num_blocks": num_blocks}
-        self.settings |= {"block_size": block_size, "seed": seed}
-        self.simulation = prefix.simulate(**self.settings)
-        self.counts = [round(num_requests * k / 10) for k in range(1, 11)]
+    def __init__(self, **settings: Any) -> None:
+        self.simulation = prefix.simulate(**settings)
+        self.settings = self.simulation.settings
+        self.counts = [round(self.settings["num_requests"] * k / 10) for k in range(1, 11)]
         super().__init__()
 
     @property
@@ -539,6 +501,7 @@ class PrefixSimulation(LiveWidget):
     def _on_input(self, change: dict[str, Any]) -> None:
         self._step = self.counts.index(self.arrived.value)
         if change["owner"] is not self.arrived:
-            self.settings |= {"share": self.shares.value / 100, "num_blocks": self.pool.value}
-            self.simulation = prefix.simulate(**self.settings)
+            changed = {"share": self.shares.value / 100, "num_blocks": self.pool.value}
+            self.simulation = prefix.simulate(**self.settings | changed)
+            self.settings = self.simulation.settings
         self.changed()

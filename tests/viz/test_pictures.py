@@ -206,7 +206,7 @@ def test_refusals_have_a_letter_for_their_reason_and_the_legend_names_it(batch):
     texts = [e.text for e in ElementTree.fromstring(draw_lanes(batch).svg()).iter("text")]
     assert {"s", "b", "h"} <= set(texts) and "r" not in texts
     words = {kind: words for kind, words, _ in lane_legend(batch)}
-    assert words["s"] == "refused: max_num_seqs" and words["b"] == "refused: too few blocks"
+    assert words["s"] == "refused: max seqs" and words["b"] == "refused: no blocks"
 
 
 def inside(drawing, block_id):
