@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]  # kernels import the package that is tested, wherever another is installed
+
 CHROMIUM_FLAGS = [
     "--no-sandbox",  # root in a container
     "--disable-gpu",
@@ -124,7 +126,8 @@ def executed_notebook(tmp_path_factory):
 
     path = write_notebook(tmp_path_factory.mktemp("executed") / "widgets.ipynb")
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=100, kernel_name="python3", store_widget_state=False).execute()
+    client = NotebookClient(notebook, timeout=100, kernel_name="python3", store_widget_state=False)
+    client.execute(env=os.environ | {"PYTHONPATH": str(ROOT)})
     nbformat.write(notebook, path)
     return path
 
@@ -158,7 +161,7 @@ def run_lab(home, root, **variables):
     token = secrets.token_hex(16)
     folders = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     env = os.environ | {f"JUPYTER_{key}_DIR": str(home / name) for key, name in folders.items()}
-    env |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_TOKEN": token} | variables
+    env |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_TOKEN": token, "PYTHONPATH": str(ROOT)} | variables
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
