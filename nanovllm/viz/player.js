@@ -101,17 +101,17 @@
     }
 
     makeQuestion() {
-      this.form = make("form", { class: "nv-question", hidden: "" }, this.root);
-      this.input = make("input", { ...QUIET, "aria-label": "your answer", autocomplete: "off" }, this.form);
+      this.form = make("div", { class: "nv-question", hidden: "" }, this.root); // <form> is blocked in some frames
+      this.input = make("input", { ...QUIET, type: "text", "aria-label": "your answer" }, this.form);
       this.form.append(" ");
-      make("button", { ...QUIET, type: "submit" }, this.form, "answer");
-      this.form.addEventListener("submit", (event) => {
-        event.preventDefault();
-        if (!this.input.value.trim()) return;
-        this.answers[this.step] = this.input.value.trim();
-        this.show();
-        this.root.focus();
-      });
+      this.button(this.form, "answer", "", "answer", () => this.answer());
+    }
+
+    answer() {
+      if (!this.input.value.trim()) return;
+      this.answers[this.step] = this.input.value.trim();
+      this.show();
+      this.root.focus();
     }
 
     // What is shown.
@@ -311,7 +311,11 @@
 
     press(event) {
       if (event.ctrlKey || event.altKey || event.metaKey) return;
-      if (event.target === this.input) return;
+      if (event.target === this.input) {
+        event.stopPropagation(); // or the notebook takes Enter
+        if (event.key === "Enter") this.answer();
+        return;
+      }
       const actions = {
         ArrowLeft: () => this.go(this.step - 1),
         ArrowRight: () => this.go(this.step + 1),
