@@ -384,7 +384,8 @@ def simulate(**settings: Any) -> Simulation:
     requests, counts = _run_simulation(config, s)
     config.enable_prefix_caching = False
     _, without = _run_simulation(config, s)
-    return Simulation(requests, *(n for pair in zip(counts, without, strict=True) for n in pair), settings=s)
+    (tokens, steps, preempted), (tokens_2, steps_2, preempted_2) = counts, without
+    return Simulation(requests, tokens, tokens_2, steps, steps_2, preempted, preempted_2, s)
 
 
 def _run_simulation(config: Config, s: dict[str, Any]) -> tuple[list[SimulatedRequest], tuple[int, int, int]]:

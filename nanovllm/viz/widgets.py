@@ -346,7 +346,7 @@ class PrefixExplorer(Examples):
         return f"computed by {whose} BlockManager, one prompt after the other; tokenizer: {name.rsplit('/', 1)[-1]}"
 
     def make_controls(self) -> list[Any]:
-        import ipywidgets as w
+        import ipywidgets as w  # type: ignore[import-untyped]
 
         count = max(len(prompts) for prompts in self.presets.values())
         self.areas = [w.Textarea(layout=w.Layout(width="98%", height="3.4em")) for _ in range(count)]
