@@ -7,21 +7,20 @@ PagedAttention (2023).
 from dataclasses import dataclass
 from typing import Any
 
-from .drawing import BORDER, VERMILION, Drawing, color_of, fit, ink_on, visible
+from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of, fit, ink_on
+from .shapes import EMPTY, FREE, ROW, SLOT_HEIGHT, LegendItem, Style, block, tag
+from .timeline import REASONS, lane_legend
 from .trace import Trace, name_of, owners, state_before, tokens_of
 
-WIDTH = 860.0
-LABEL_WIDTH = 116.0
-SLOT_WIDTH = 43.0
-BAR_WIDTH = 100.0
+WIDTH = 612.0  # of the pool; lanes and tables beside each other have the same
+TABLES_WIDTH = 282.0
+STATUS = 97.0  # where the boxes of a table begin
+BOX = 37.0
+PER_LINE = int((TABLES_WIDTH - STATUS) // BOX)
+HEAD = 20.0  # above the first row of everything
 MAX_SLOTS_WITH_TEXT = 4  # blocks larger than this show how full they are instead of their tokens
-
-REASONS = {
-    "no_blocks": "not enough free blocks",
-    "token_budget": "the step's token budget is used up",
-    "max_seqs": "max_num_seqs sequences run already",
-    "no_headroom": "the running ones are expected to need the room",
-}
+MANY_BLOCKS = 24  # more are drawn small
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def describe_step(trace: Trace, i: int) -> str:
@@ -79,11 +78,11 @@ def find_bookmarks(trace: Trace) -> dict[str, int]:
     """The first step of everything that is worth a look: a name for a button, and the step."""
     marks: dict[str, int] = {}
     for i, step in enumerate(trace["steps"]):
-        free_before, admitted = set(state_before(trace, i)["free"]), set()
+        admitted, found = set(), revived(trace, i)
         for event in step["events"]:
             kind = event["event"]
             if kind == "share":
-                marks.setdefault("revival" if event["block"] in free_before else "sharing", i)
+                marks.setdefault("revival" if (event["seq"], event["block"]) in found else "sharing", i)
             elif kind in ("evict", "preempt", "finish", "refuse"):
                 names = {"evict": "eviction", "preempt": "preemption", "finish": "first finish", "refuse": "refusal"}
                 marks.setdefault(names[kind], i)
@@ -92,6 +91,29 @@ def find_bookmarks(trace: Trace) -> dict[str, int]:
         if any(seq_id in admitted and _is_cut(step, seq_id) for seq_id in step["after"]["waiting"]):
             marks.setdefault("cut prompt", i)
     return dict(sorted(marks.items(), key=lambda mark: mark[1]))
+
+
+def revived(trace: Trace, i: int) -> set[tuple[int, int]]:
+    """(sequence, block) of each block that was free before step `i`, and found by its content.
+
+    Only by the first that finds it: the next one of the same step shares it, as does one that finds what another has
+    only just begun to fill.
+    """
+    before = state_before(trace, i)
+    free, found = set(before["free"]), set()
+    for event in trace["steps"][i]["events"]:
+        if event["event"] == "share" and event["block"] in free and str(event["block"]) in before["hash"]:
+            found.add((event["seq"], event["block"]))
+        if event["event"] in ("share", "append"):
+            free.discard(event["block"])
+    return found
+
+
+def most_telling_step(trace: Trace) -> int:
+    """The step in which most different things happen, the first of them; never the state before the first step."""
+    weights = {"preempt": 5, "share": 4, "evict": 3, "finish": 2, "refuse": 2, "admit": 1}
+    scores = [sum(weights.get(kind, 0) for kind in {e["event"] for e in step["events"]}) for step in trace["steps"]]
+    return 1 + scores[1:].index(max(scores[1:])) if len(scores) > 1 else 0
 
 
 def _is_cut(step: dict[str, Any], seq_id: int) -> bool:
@@ -124,7 +146,7 @@ def block_contents(trace: Trace) -> list[dict[int, tuple[int, int]]]:
 
 @dataclass
 class Layout:
-    """What the pictures of all steps have in common: what blocks last held, and the room for each sequence."""
+    """What the pictures of all steps have in common: what blocks last held, and the rows that each table needs."""
 
     contents: list[dict[int, tuple[int, int]]]
     lines: dict[str, int]
@@ -136,169 +158,174 @@ def lay_out(trace: Trace) -> Layout:
     for step in trace["steps"]:
         for seq_id, seq in step["after"]["seqs"].items():
             longest[seq_id] = max(longest.get(seq_id, 1), len(seq["table"]))
-    return Layout(block_contents(trace), {seq_id: -(-n // _per_row(trace)) for seq_id, n in longest.items()})
+    return Layout(block_contents(trace), {seq_id: -(-n // PER_LINE) for seq_id, n in longest.items()})
 
 
-def draw_blocks(trace: Trace, i: int, layout: Layout | None = None) -> Drawing:
-    """The state after step `i`: a row a sequence with its block table, then the pool, then the queues."""
-    layout = layout or lay_out(trace)
-    picture = Drawing(WIDTH, 0, f"block tables and pool after step {i}")
-    y = _draw_sequences(picture, trace, i, 4.0, layout)
-    y = _draw_pool(picture, trace, i, y + 8, layout)
-    picture.height = _draw_queues(picture, trace, i, y + 4)
+def draw_tables(trace: Trace, i: int, layout: Layout) -> Drawing:
+    """The block tables after step `i`: a row a sequence, beside its lane, with a box for each of its blocks."""
+    picture = Drawing(TABLES_WIDTH, HEAD, f"block tables after step {i}")
+    picture.text(0, 13, "Block tables", bold=True)
+    for index in range(PER_LINE if max(layout.lines.values()) == 1 else 0):
+        picture.text(STATUS + (index + 0.5) * BOX, 13, str(index), SMALL, anchor="middle", mono=True)
+    step, after = trace["steps"][i], trace["steps"][i]["after"]
+    for order, (seq_id, entry) in enumerate(trace["seqs"].items()):
+        state, y, name = after["seqs"].get(seq_id), picture.height, entry["name"]
+        status = state["status"].lower() if state else ("not here yet" if entry["arrive"] > i else "finished")
+        title = f"{name}: {status}" + (f", {state['kv']} of its {state['len']} tokens stored" if state else "")
+        with picture.group(title, row=name, status=status, owners=name):
+            picture.text(0, y + 16, "failed" if state and step["kind"] == "error" else status, SMALL)
+            for index, block_id in enumerate(state["table"] if state else []):
+                left, top = STATUS + index % PER_LINE * BOX, y + index // PER_LINE * ROW
+                stored = max(0, min(trace["config"]["block_size"], state["kv"] - index * trace["config"]["block_size"]))
+                words = f"block {index} of {name} is stored in #{block_id}: {stored} tokens"
+                with picture.group(words, owners=name, logical=index, physical=block_id, block=block_id):
+                    share = stored / trace["config"]["block_size"]
+                    picture.rect(left, top + 2, (BOX - 4) * share, 18, color_of(order), None)
+                    picture.rect(left, top + 2, BOX - 4, 18)
+                    ink = ink_on(color_of(order)) if share > 0.6 else None
+                    text = f"#{block_id}"
+                    picture.text(left + BOX / 2 - 2, top + 15, text, SMALL, ink, "middle", mono=True)
+        picture.height += ROW * layout.lines[seq_id]
     return picture
 
 
-def _block_width(trace: Trace) -> float:
-    block_size = trace["config"]["block_size"]
-    return block_size * SLOT_WIDTH if block_size <= MAX_SLOTS_WITH_TEXT else BAR_WIDTH
-
-
-def _per_row(trace: Trace) -> int:
-    return max(1, int((WIDTH - LABEL_WIDTH) // (_block_width(trace) + 10)))
-
-
-def _draw_sequences(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> float:
-    picture.text(4, y + 13, "Block tables", bold=True)
-    picture.text(LABEL_WIDTH, y + 13, "logical block → physical block; crossed slots are computed in a later step", 11)
-    y += 22
-    after = trace["steps"][i]["after"]
-    for order, (seq_id, entry) in enumerate(trace["seqs"].items()):
-        state = after["seqs"].get(seq_id)
-        status = state["status"].lower() if state else ("not here yet" if entry["arrive"] > i else "finished")
-        name, fill = entry["name"], color_of(order)
-        with picture.group(title=f"{name}: {status}", focusable=True, row=name, status=status):
-            picture.rect(4, y, 22, 18, fill)
-            picture.text(15, y + 14, name, color=ink_on(fill), anchor="middle", bold=True)
-            picture.text(32, y + 14, status, 11)
-            if state:
-                picture.text(4, y + 32, f"{state['kv']} of {state['len']} stored", 10)
-        if state and not state["table"]:
-            picture.text(LABEL_WIDTH, y + 14, "no blocks", 11, italic=True)
-        for index, block_id in enumerate(state["table"] if state else []):
-            x = LABEL_WIDTH + index % _per_row(trace) * (_block_width(trace) + 10)
-            top = y + index // _per_row(trace) * 40
-            with picture.group(owners=name, logical=index, physical=block_id):
-                picture.text(x, top + 11, f"{index} → #{block_id}", 11, mono=True)
-                _draw_slots(picture, trace, x, top + 14, int(seq_id), index, state["kv"], state["len"], fill)
-        y += 40 * layout.lines[seq_id]
-    return y
-
-
-def _draw_slots(
-    picture: Drawing,
-    trace: Trace,
-    x: float,
-    y: float,
-    seq_id: int,
-    index: int,
-    stored: int,
-    length: int,
-    fill: str | None,
-    faded: bool = False,
-) -> None:
-    """The slots of one block: tokens as text if they are few, else a bar as long as the stored part."""
-    block_size, width = trace["config"]["block_size"], _block_width(trace)
-    first = index * block_size
-    num_stored = max(0, min(block_size, stored - first))
-    if block_size > MAX_SLOTS_WITH_TEXT:
-        picture.rect(x, y, width, 18)
-        if num_stored:
-            picture.rect(x, y, width * num_stored / block_size, 18, None if faded else fill, hatch=faded)
-        is_inside = num_stored > block_size / 2 and not faded
-        ink, anchor = (ink_on(fill), "start") if is_inside else (None, "end")
-        edge = x + 4 if is_inside else x + width - 4
-        picture.text(edge, y + 13, f"{num_stored}/{block_size}", 11, ink, anchor, mono=True)
-        return
-    texts = trace["seqs"].get(str(seq_id), {}).get("texts") or [str(t) for t in tokens_of(trace, seq_id)]
-    for slot in range(block_size):
-        position, left = first + slot, x + slot * SLOT_WIDTH
-        is_stored = position < stored
-        picture.rect(left, y, SLOT_WIDTH, 18, fill if is_stored and not faded else None, hatch=faded and is_stored)
-        if position < min(length, len(texts)):
-            text = fit(visible(texts[position].removeprefix(" ")), SLOT_WIDTH - 3, 10)
-            ink = ink_on(fill) if is_stored and not faded else None
-            middle = left + SLOT_WIDTH / 2
-            picture.text(middle, y + 13, text, 10, ink, "middle", mono=True, italic=faded)
-            if not is_stored:
-                picture.line(left, y + 18, left + SLOT_WIDTH, y, BORDER)
-
-
-def _draw_pool(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> float:
-    picture.text(4, y + 13, "Pool", bold=True)
-    note = "physical blocks; double border: shared; stripe: a further owner; hatched: free, still cached; "
-    note += "thick orange: new"
-    picture.text(LABEL_WIDTH, y + 13, note, 11)
-    y += 22
+def draw_pool(trace: Trace, i: int, layout: Layout) -> Drawing:
+    """All physical blocks after step `i` with their content, then the free list and the queues."""
+    picture = Drawing(WIDTH, 0, f"pool after step {i}")
     states, named = block_states(trace, i), owners(trace["steps"][i]["after"])
-    before = owners(state_before(trace, i)) if i else {}
-    contents, per_row = layout.contents[i], _per_row(trace)
-    for block_id, state in states.items():
-        x = LABEL_WIDTH + block_id % per_row * (_block_width(trace) + 10)
-        top = y + block_id // per_row * 56
-        is_new = i > 0 and bool(set(named.get(block_id, [])) - set(before.get(block_id, [])))
-        _draw_pool_block(picture, trace, i, x, top, block_id, state, named.get(block_id, []), contents, is_new)
-    picture.text(4, y + 14, f"{len(states) - len(trace['steps'][i]['after']['free'])} of {len(states)}", 11)
-    picture.text(4, y + 28, "in use", 11)
-    return y + 56 * -(-len(states) // per_row)
+    used = len(states) - len(trace["steps"][i]["after"]["free"])
+    picture.text(0, 13, "Pool", bold=True)
+    picture.text(80, 13, f"{used} of {len(states)} blocks in use", SMALL)
+    width, pitch, per_row = _pool_grid(trace)
+    for block_id in states:
+        x, y = block_id % per_row * (WIDTH + 18) / per_row, HEAD + block_id // per_row * pitch
+        _draw_pool_block(picture, trace, i, (x, y, width), block_id, named.get(block_id, []), layout.contents[i])
+    picture.height = _draw_queues(picture, trace, i, HEAD + pitch * -(-len(states) // per_row))
+    return picture
+
+
+def _pool_grid(trace: Trace) -> tuple[float, float, int]:
+    """Width of a block, distance of two rows, and blocks in a row: small ones where there are many."""
+    if trace["config"]["num_blocks"] > MANY_BLOCKS:
+        return 48.0, 32.0, 10
+    per_row = 3 if trace["config"]["block_size"] <= MAX_SLOTS_WITH_TEXT else 4
+    return (WIDTH + 18) / per_row - 18, 46.0, per_row
 
 
 def _draw_pool_block(
     picture: Drawing,
     trace: Trace,
     i: int,
-    x: float,
-    y: float,
+    box: tuple[float, float, float],
     block_id: int,
-    state: str,
     seq_ids: list[int],
     contents: dict[int, tuple[int, int]],
-    is_new: bool,
 ) -> None:
-    names = [name_of(trace, seq_id) for seq_id in seq_ids]
-    after, width = trace["steps"][i]["after"], _block_width(trace)
-    ref = after["ref"].get(str(block_id), 0)
-    title = (
-        f"block {block_id}: {state}, reference count {ref}{', in the table of ' + ' and '.join(names) if names else ''}"
-    )
-    order = {seq_id: n for n, seq_id in enumerate(trace["seqs"])}
-    with picture.group(title, b=block_id, ref=ref, state=state, owners=" ".join(names) or "-"):
-        words = f"ref {ref} {'+'.join(names)}" if names else state
-        picture.text(x, y + 11, fit(f"#{block_id} {words}", width + 6, 11), 11, mono=True, bold=is_new)
-        holder = contents.get(block_id)
-        if state in ("used", "shared") and seq_ids:
-            seq_id, index = seq_ids[0], after["seqs"][str(seq_ids[0])]["table"].index(block_id)
-            seq = after["seqs"][str(seq_id)]
-            _draw_slots(picture, trace, x, y + 17, seq_id, index, seq["kv"], seq["kv"], color_of(order[str(seq_id)]))
-        elif state == "cached" and holder:
-            end = (holder[1] + 1) * trace["config"]["block_size"]
-            _draw_slots(picture, trace, x, y + 17, holder[0], holder[1], end, end, None, faded=True)
-        else:
-            picture.rect(x, y + 17, width, 18)
-        for n, other in enumerate(seq_ids[1:4]):  # a stripe below for each further owner
-            picture.rect(x, y + 36 + 5 * n, width, 4, color_of(order[str(other)]), None)
-        height = 24 + 5 * min(3, max(0, len(seq_ids) - 1))
+    (x, y, width), after = box, trace["steps"][i]["after"]
+    names, state = [name_of(trace, seq_id) for seq_id in seq_ids], block_states(trace, i)[block_id]
+    ref, word = after["ref"].get(str(block_id), 0), what_changed(trace, i, block_id)
+    title = f"block {block_id}: {state}, reference count {ref}"
+    title += f", in the table of {' and '.join(names)}" if names else ""
+    title += f"; {CHANGES[word.rstrip(ALPHABET)]}" if word else ""
+    known = after["hash"].get(str(block_id))
+    title += f"; hash {known}" if known else ""
+    data = {"b": block_id, "block": block_id, "ref": ref, "state": state, "owners": " ".join(names) or "-"}
+    data |= {"hash": known or "-", "change": word or "-"}
+    fills = {str(seq_id): color_of(n) for n, seq_id in enumerate(trace["seqs"])}
+    with picture.group(title, focusable=True, **data):
+        is_small, top = width < 60, y + (4 if width < 60 else 17)
+        if not is_small:
+            text = f"#{block_id} ref {ref} {'+'.join(names)}" if names else f"#{block_id} {state}"
+            room = width - (8 * len(word) + 8 if word else 0)
+            picture.text(x, y + 12, fit(text, room, SMALL), SMALL, mono=True, bold=word == "new")
+        runs, texts = _content(trace, i, block_id, seq_ids, contents, fills)
+        block(picture, x, top, width, runs, texts)
+        if is_small:
+            ink = ink_on(runs[0][0].fill) if runs[0][1] else None
+            picture.text(x + width / 2, top + 14, f"#{block_id}", SMALL, ink, "middle", mono=True)
+        for n, other in enumerate(seq_ids[1:3]):  # a stripe below for each further owner
+            picture.rect(x, top + 21 + 4 * n, width, 3, fills.get(str(other)), None)
         if state == "shared":
-            picture.rect(x - 3, y + 14, width + 6, height, None, None if is_new else "#555", 1.5)
-        if is_new:
-            picture.rect(x - 3, y + 14, width + 6, height, None, VERMILION, 3)
+            picture.rect(x - 2.5, top - 2.5, width + 5, SLOT_HEIGHT + 5, None, BORDER, 1.5)
+        if word == "new":
+            picture.rect(x - 2, top - 2, width + 4, SLOT_HEIGHT + 4, None, VERMILION, 3)
+        if word and not is_small:
+            gained = next((seq_id for seq_id in seq_ids if f"+{name_of(trace, seq_id)}" == word), None)
+            tag(picture, x + width + 2, y + 12, word, VERMILION if gained is None else fills[str(gained)])
+
+
+def _content(
+    trace: Trace, i: int, block_id: int, seq_ids: list[int], held: dict[int, tuple[int, int]], fills: dict[str, str]
+) -> tuple[list[tuple[Style, int]], list[str]]:
+    """The slots of a block of the pool: how many of which style, and their tokens if they have room."""
+    after, size = trace["steps"][i]["after"], trace["config"]["block_size"]
+    if not seq_ids and (str(block_id) not in after["hash"] or block_id not in held):
+        return [(EMPTY, size)], []
+    seq_id, index, style, stored = *held[block_id], FREE, size
+    if seq_ids:
+        seq = after["seqs"][str(seq_ids[0])]
+        seq_id, index, style = seq_ids[0], seq["table"].index(block_id), Style(fills.get(str(seq_ids[0])))
+        stored = max(0, min(size, seq["kv"] - index * size))
+    runs = [(style, stored), (EMPTY, size - stored)]
+    texts = trace["seqs"].get(str(seq_id), {}).get("texts") or [str(token) for token in tokens_of(trace, seq_id)]
+    shown = texts[index * size : index * size + stored] if size <= MAX_SLOTS_WITH_TEXT else []
+    return [run for run in runs if run[1]], shown
+
+
+CHANGES = {
+    "new": "taken from the free list in this step",
+    "found": "it was free, and its content is found again in this step",
+    "+": "one more owner in this step",
+}
+
+
+def what_changed(trace: Trace, i: int, block_id: int) -> str:
+    """What step `i` did with a block: "new", "found" (free before, but with content that is used again), "+B" (B shares
+    it with its owners), or "" if nothing. A block that one takes and another shares at once is new."""
+    if not i:
+        return ""
+    before, now = owners(state_before(trace, i)).get(block_id, []), owners(trace["steps"][i]["after"]).get(block_id, [])
+    gained = [seq_id for seq_id in now if seq_id not in before]
+    if not gained:
+        return ""
+    if set(before) & set(now):
+        return f"+{name_of(trace, gained[-1])}"
+    return "found" if block_id in {found for _, found in revived(trace, i)} else "new"
 
 
 def _draw_queues(picture: Drawing, trace: Trace, i: int, y: float) -> float:
     after = trace["steps"][i]["after"]
+    picture.text(0, y + 14, "Free list", bold=True)
+    free, x = after["free"], 80.0
+    room = int((WIDTH - x - 150) // 38)
+    with picture.group(f"free blocks, the next one first: {free}", free=" ".join(map(str, free))):
+        for n, block_id in enumerate(free[:room]):
+            with picture.group(f"block {block_id}: free", block=block_id):
+                picture.rect(x, y, 36, 18, hatch=str(block_id) in after["hash"])
+                picture.text(x + 18, y + 13, f"#{block_id}", SMALL, anchor="middle", mono=True, bold=n == 0)
+            x += 38
+        more = f"… and {len(free) - room} more, " if len(free) > room else ""
+        picture.text(x + 3, y + 14, f"{more}← next" if free else "no block is free", SMALL)
+    x = 0.0
     for word, order in (("running", "oldest first"), ("waiting", "next one first")):
         names = ", ".join(name_of(trace, seq_id) for seq_id in after[word]) or "nobody"
-        picture.text(4, y + 14, word.capitalize(), bold=True)
-        picture.text(LABEL_WIDTH, y + 14, names + (f" ({order})" if len(after[word]) > 1 else ""))
-        y += 19
-    picture.text(4, y + 14, "Free list", bold=True)
-    free, x = after["free"], LABEL_WIDTH
-    with picture.group("the left end is handed out next", free=" ".join(map(str, free))):
-        for n, block_id in enumerate(free[:20]):
-            cached = str(block_id) in after["hash"]
-            picture.rect(x, y, 32, 18, hatch=cached)
-            picture.text(x + 16, y + 13, f"#{block_id}", 11, anchor="middle", mono=True, bold=n == 0)
-            x += 35
-        note = "none" if not free else "← next" if len(free) == 1 else "left: next to be handed out"
-        picture.text(x + 3 if free else LABEL_WIDTH, y + 14, note if len(free) <= 14 else "…", 11)
-    return y + 24
+        picture.text(x, y + 34, word.capitalize(), bold=True)
+        picture.text(x + 80, y + 34, names + (f" ({order})" if len(after[word]) > 1 else ""), SMALL)
+        x += WIDTH / 2
+    return y + 40
+
+
+def legend_of(trace: Trace) -> list[LegendItem]:
+    """The marks of the stage that occur in this run, and what they mean; see `shapes.legend_item`."""
+    words = {
+        what_changed(trace, i, b) for i in range(len(trace["steps"])) for b in range(trace["config"]["num_blocks"])
+    }
+    is_shared = any(ref > 1 for step in trace["steps"] for ref in step["after"]["ref"].values())
+    is_cached = any(str(b) in step["after"]["hash"] for step in trace["steps"] for b in step["after"]["free"])
+    items: list[LegendItem] = [item for item in lane_legend(trace) if item[0] != "waiting"]
+    items += [("waiting", "waits; in the pool: free, but still cached" if is_cached else "waits", None)]
+    items += [("new", "new in this step", None)] if "new" in words else []
+    items += [("tag:+B", "one more owner", color_of(1))] if any(word.startswith("+") for word in words) else []
+    items += [("tag:found", "was free, found again", VERMILION)] if "found" in words else []
+    items += [("shared", "shared", color_of(0))] if is_shared else []
+    return items

@@ -6,17 +6,23 @@ alone: every state also has a letter, a word, a border or a hatching.
 
 import html
 import io
-import warnings
+import math
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 # Fills with black text on them (contrast 5.4 or more), then blue with white text (5.2).
 PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#0072B2")
 VERMILION = "#D55E00"  # what is new, or wrong
 BORDER = "#767676"  # 4.5 on white, and at least 3 on the dark backgrounds of JupyterLab
-FONT_SIZE = 13  # units of a drawing that make one em
+FONT_SIZE = 13  # in units of a drawing, which are pixels at a notebook's usual size
+SMALL = 12  # the smallest text there is
+GAP = 12.0  # between drawings beside each other
 MONO_WIDTH = 0.602  # of the font size: the advance of DejaVu Sans Mono, and nearly of every other monospaced font
 
 
@@ -34,7 +40,7 @@ def ink_on(fill: str | None) -> str | None:
 
 @dataclass
 class Drawing:
-    """A list of shapes in a plane of `width` by `height` units, y downwards, 13 units to one em.
+    """A list of shapes in a plane of `width` by `height` units, y downwards.
 
     Shapes are dictionaries: rectangles, lines, texts, and the begin and end of groups.
     """
@@ -91,12 +97,11 @@ class Drawing:
         mono: bool = False,
         bold: bool = False,
         italic: bool = False,
-        strike: bool = False,
     ) -> None:
         """Text whose baseline is at `y`; `anchor` is start, middle or end; no color is the page's text color."""
         self.shapes.append(
             {"kind": "text", "x": x, "y": y, "text": text, "size": size, "color": color, "anchor": anchor}
-            | {"mono": mono, "bold": bold, "italic": italic, "strike": strike}
+            | {"mono": mono, "bold": bold, "italic": italic}
         )
 
     @contextmanager
@@ -106,63 +111,55 @@ class Drawing:
         yield
         self.shapes.append({"kind": "end"})
 
-    def svg(self) -> str:
-        """The picture as an inline SVG element that scales with the text around it."""
+    def svg(self, css_class: str = "nv-panel") -> str:
+        """The picture as an inline SVG element; the style `--nv-s` says how many pixels a unit is, else it is one."""
         body = "".join(_svg_shape(shape) for shape in self.shapes)
-        width = f"{self.width / FONT_SIZE:.1f}em"
         return (
-            f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" style="width:{width}" role="group" '
+            f'<svg class="{css_class}" viewBox="0 0 {_n(self.width)} {_n(self.height)}" '
+            f'style="width:calc(var(--nv-s,1)*{_n(self.width)}px)" role="group" '
             f'aria-label="{html.escape(self.label)}"><g font-size="{FONT_SIZE}">{body}</g></svg>'
         )
 
-    def png(self, dpi: int = 100) -> bytes:
-        """The picture on white, drawn by matplotlib."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+    def png(self) -> bytes:
+        """The picture on white, a pixel a unit; drawn by Pillow, twice as large, so that edges get smooth."""
+        from PIL import Image, ImageDraw
 
-        # 13 units are 9.75 points, the size of text on a page.
-        figure = Figure(figsize=(self.width / 96, self.height / 96), dpi=dpi, facecolor="white")
-        FigureCanvasAgg(figure)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, self.width), ylim=(self.height, 0))
-        axes.axis("off")
+        image = Image.new("RGB", (2 * math.ceil(self.width), 2 * math.ceil(self.height)), "white")
+        canvas = ImageDraw.Draw(image, "RGBA")
         hidden = False
-        for order, shape in enumerate(self.shapes):
-            if shape["kind"] in ("begin", "end"):  # a still picture has no cursor
+        for shape in self.shapes:
+            if shape["kind"] in ("begin", "end"):  # a still picture has no playhead that moves
                 hidden = "cursor" in shape.get("data", {})
             elif not hidden:
-                _plot_shape(axes, shape, order)
-        buffer = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # somebody's emoji
-            figure.savefig(buffer, format="png", metadata={"Software": None})
-        return smaller(buffer)
+                _paint(canvas, shape)
+        return smaller(image.reduce(2))
 
 
-def stack(drawings: list[tuple[str, Drawing]], footer: str = "") -> Drawing:
-    """Drawings below each other, each under its caption: the still picture of a widget with steps."""
-    import textwrap
-
-    width = max([480.0, *(drawing.width for _, drawing in drawings)])
-    result = Drawing(width, 0)
+def stack(rows: list[tuple[str, list[Drawing]]], footer: str = "") -> Drawing:
+    """Rows of drawings below each other, each row under its caption: the still picture of a widget with steps."""
+    widths = [sum(drawing.width for drawing in row) + GAP * (len(row) - 1) for _, row in rows]
+    result = Drawing(max([480.0, *widths]) + 12, 0)
     y = 6.0
-    for caption, drawing in drawings:
-        for line in textwrap.wrap(caption, int(width / 7.9)):
+    for caption, row in rows:
+        for line in textwrap.wrap(caption, int(result.width / 7.9)):
             y += 17
             result.text(6, y, line, bold=True)
         y += 8
-        result.shapes += [_moved(shape, y) for shape in drawing.shapes]
-        y += drawing.height + 14
-    for line in textwrap.wrap(footer, int(width / 5.8)):
-        y += 12
-        result.text(6, y, line, size=10)
+        x = 6.0
+        for drawing in row:
+            result.shapes += [_moved(shape, x, y) for shape in drawing.shapes]
+            x += drawing.width + GAP
+        y += max(drawing.height for drawing in row) + 14
+    for line in textwrap.wrap(footer, int(result.width / 7.1)):
+        y += 15
+        result.text(6, y, line, size=SMALL)
     result.height = y + 8
     return result
 
 
-def smaller(png: io.BytesIO) -> bytes:
-    """The same picture with at most 256 colors, a third of the size: those of the drawings, shaded for smooth edges."""
-    from PIL import Image, ImageColor  # Pillow comes with matplotlib
+def smaller(image: Any) -> bytes:
+    """A picture as PNG with at most 256 colors: those of the drawings, shaded for smooth edges."""
+    from PIL import Image, ImageColor
 
     table: list[tuple[int, ...]] = [(gray, gray, gray) for gray in range(0, 256, 8)]
     for color in (*PALETTE, VERMILION):
@@ -173,9 +170,7 @@ def smaller(png: io.BytesIO) -> bytes:
     palette = Image.new("P", (1, 1))
     palette.putpalette([value for color in dict.fromkeys(table) for value in color])
     buffer = io.BytesIO()
-    Image.open(png).convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE).save(
-        buffer, "png", optimize=True
-    )
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
     return buffer.getvalue()
 
 
@@ -211,7 +206,7 @@ def _svg_shape(shape: dict[str, Any]) -> str:
     if shape["kind"] == "begin":
         data = "".join(f' data-{key}="{html.escape(str(value))}"' for key, value in shape["data"].items())
         title = f"<title>{html.escape(shape['title'])}</title>" if shape["title"] else ""
-        focus = ' tabindex="0"' if shape["focusable"] else ""
+        focus = ' tabindex="-1"' if shape["focusable"] else ""  # the player makes one of them a stop for Tab
         return f"<g{data}{focus}>{title}"
     x, y = _n(shape["x"]), _n(shape["y"])
     if shape["kind"] == "text":
@@ -234,52 +229,55 @@ def _svg_text(shape: dict[str, Any], x: str, y: str) -> str:
     style = "" if shape["size"] == FONT_SIZE else f' font-size="{_n(shape["size"])}"'
     style += f' fill="{shape["color"]}"' if shape["color"] else ""
     style += f' text-anchor="{shape["anchor"]}"' if shape["anchor"] != "start" else ""
-    names = {"mono": "m", "bold": "b", "italic": "i", "strike": "x"}
+    names = {"mono": "m", "bold": "b", "italic": "i"}
     classes = " ".join(css for key, css in names.items() if shape[key])
     style += f' class="{classes}"' if classes else ""
     return f'<text x="{x}" y="{y}"{style}>{html.escape(shape["text"])}</text>'
 
 
-def _moved(shape: dict[str, Any], dy: float) -> dict[str, Any]:
-    return shape | {key: shape[key] + dy for key in ("y", "y2") if key in shape}
+def _moved(shape: dict[str, Any], dx: float, dy: float) -> dict[str, Any]:
+    return shape | {key: shape[key] + (dx if key[0] == "x" else dy) for key in ("x", "x2", "y", "y2") if key in shape}
 
 
-def _plot_shape(axes: Any, shape: dict[str, Any], order: int) -> None:
-    """Matplotlib would draw all lines above all rectangles; `order` keeps what was drawn later on top."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Rectangle
-
+def _paint(canvas: Any, shape: dict[str, Any]) -> None:
+    """One shape on a Pillow canvas that has two pixels a unit."""
+    x, y, color = 2 * shape["x"], 2 * shape["y"], shape.get("stroke") or "#000"
+    width = max(1, round(2 * shape.get("line_width", 0.5)))
     if shape["kind"] == "rect":
-        style: dict[str, Any] = {"linestyle": (0, (3, 2)) if shape["dashed"] else "solid"}
-        style |= {"zorder": order, "facecolor": shape["fill"] or "none", "edgecolor": shape["stroke"] or "none"}
-        axes.add_artist(
-            Rectangle((shape["x"], shape["y"]), shape["w"], shape["h"], linewidth=shape["line_width"] * 0.75, **style)
-        )
+        right, bottom = x + 2 * shape["w"], y + 2 * shape["h"]
+        if shape["fill"] and right > x and bottom > y:
+            canvas.rectangle((x, y, right, bottom), shape["fill"])
+        corners = ((x, y), (right, y), (right, bottom), (x, bottom), (x, y))
+        for start, end in pairwise(corners) if shape["stroke"] else ():
+            _paint_line(canvas, start, end, color, width, shape["dashed"])
     elif shape["kind"] == "hatch":
-        x, y = shape["x"], shape["y"]
-        lines = [[(x + x1, y + y1), (x + x2, y + y2)] for x1, y1, x2, y2 in shape["lines"]]
-        axes.add_collection(LineCollection(lines, colors=BORDER, linewidths=0.5, zorder=order), autolim=False)
+        for x1, y1, x2, y2 in shape["lines"]:
+            canvas.line((x + 2 * x1, y + 2 * y1, x + 2 * x2, y + 2 * y2), BORDER, 1)
     elif shape["kind"] == "line":
-        style = {"linestyle": (0, (3, 2)) if shape["dashed"] else "solid", "solid_capstyle": "butt", "zorder": order}
-        xs, ys = [shape["x"], shape["x2"]], [shape["y"], shape["y2"]]
-        axes.add_line(Line2D(xs, ys, color=shape["stroke"] or "#000", linewidth=shape["line_width"] * 0.75, **style))
-    elif shape["kind"] == "text":
-        text = shape["text"]
-        if shape["strike"]:
-            text = "".join(char + "\u0336" for char in text)
-        align = {"start": "left", "middle": "center", "end": "right"}[shape["anchor"]]
-        axes.text(
-            shape["x"],
-            shape["y"],
-            text,
-            color=shape["color"] or "#000",
-            fontsize=shape["size"] * 0.75,
-            ha=align,
-            va="baseline",
-            family="DejaVu Sans Mono" if shape["mono"] else "DejaVu Sans",
-            weight="bold" if shape["bold"] else "normal",
-            style="italic" if shape["italic"] else "normal",
-            zorder=order,
-            parse_math=False,
-        )
+        _paint_line(canvas, (x, y), (2 * shape["x2"], 2 * shape["y2"]), color, width, shape["dashed"])
+    elif shape["text"]:
+        font = _font(shape["mono"], shape["bold"], shape["italic"], 2 * shape["size"])
+        anchor = {"start": "ls", "middle": "ms", "end": "rs"}[shape["anchor"]]
+        canvas.text((x, y), shape["text"], shape["color"] or "#000", font, anchor)
+
+
+def _paint_line(
+    canvas: Any, start: tuple[float, float], end: tuple[float, float], color: str, width: int, dashed: bool
+) -> None:
+    (x1, y1), (x2, y2) = start, end
+    length = math.hypot(x2 - x1, y2 - y1)
+    dash, gap = (6.0, 4.0) if dashed else (length or 1.0, 0.0)
+    for k in range(math.ceil(length / (dash + gap))):
+        a, b = k * (dash + gap) / length, min(1.0, (k * (dash + gap) + dash) / length)
+        canvas.line((x1 + a * (x2 - x1), y1 + a * (y2 - y1), x1 + b * (x2 - x1), y1 + b * (y2 - y1)), color, width)
+
+
+@lru_cache(maxsize=64)
+def _font(mono: bool, bold: bool, italic: bool, size: float) -> Any:
+    """DejaVu, which comes with matplotlib."""
+    from matplotlib import get_data_path
+    from PIL import ImageFont
+
+    style = ("Bold" if bold else "") + ("Oblique" if italic else "")
+    name = f"DejaVuSans{'Mono' if mono else ''}{f'-{style}' if style else ''}.ttf"
+    return ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / name, size)

@@ -7,22 +7,22 @@ that the models' config.json files publish; the number of blocks comes from the 
 # What a subclass says is documented in StepWidget.
 # ruff: noqa: D102
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import ipywidgets as w  # type: ignore[import-untyped]
 import torch
-import traitlets as t
 
 from ..layers.attention import Attention
 from ..model_files import load_hf_config, resolve_model
 from ..models.qwen3 import Qwen3ForCausalLM
 from ..utils.memory import kv_block_bytes, num_blocks_that_fit
 from ..utils.parallel_state import TensorParallelGroup, tensor_parallel_group
-from .drawing import BORDER, PALETTE, VERMILION, Drawing
-from .step_widget import Frame, StepWidget
+from .drawing import BORDER, PALETTE, SMALL, VERMILION, Drawing
+from .live import Examples
+from .shapes import Style, tensor
+from .step_widget import Frame
 
 GB = 10**9
 # hidden_size, intermediate_size, layers, attention heads, KV heads, tied embeddings, from huggingface.co/Qwen.
@@ -211,7 +211,7 @@ def _parts(budget: Budget) -> list[tuple[str, int, str | None, bool, str]]:
     ]
 
 
-def draw_budget(budget: Budget, bar_width: float = 760) -> Drawing:
+def draw_budget(budget: Budget, bar_width: float = 616) -> Drawing:
     """One bar for the memory of a GPU, a legend with numbers, and a box for each sequence that fits."""
     picture = Drawing(bar_width + 24, 0, f"memory budget: {describe_budget(budget)}")
     left, top, height = 10.0, 40.0, 46.0
@@ -234,12 +234,12 @@ def draw_budget(budget: Budget, bar_width: float = 760) -> Drawing:
     limit = left + budget.limit * scale
     picture.line(limit, top - 14, limit, top + height + 8, VERMILION, 3)
     text = f"limit: {budget.setting.gpu_memory_utilization:g} × {budget.setting.memory_gb} GB"
-    picture.text(limit - 6, top - 8, text, 12, anchor="end", bold=True)
+    picture.text(limit - 6, top - 8, text, SMALL, anchor="end", bold=True)
     if budget.needed + budget.cache > budget.total:
         picture.rect(end, top - 4, x - end, height + 8, None, VERMILION, 2, dashed=True)
-        picture.text(x, top + height + 20, "does not fit into the GPU", 12, anchor="end", bold=True)
-    picture.text(end, top + height + 20, f"{budget.setting.memory_gb} GB", 12, anchor="end")
-    picture.text(left, top + height + 20, "0", 12)
+        picture.text(x, top + height + 20, "does not fit into the GPU", SMALL, anchor="end", bold=True)
+    picture.text(end, top + height + 20, f"{budget.setting.memory_gb} GB", SMALL, anchor="end")
+    picture.text(left, top + height + 20, "0", SMALL)
     y = _draw_legend(picture, budget, left, top + height + 44)
     picture.height = _draw_seqs(picture, budget, left, y + 10, bar_width)
     return picture
@@ -252,7 +252,7 @@ def _draw_legend(picture: Drawing, budget: Budget, left: float, y: float) -> flo
         picture.rect(left, y - 11, 22, 14, fill, hatch=hatch, dashed=name in ("a rest", "left alone"))
         picture.text(left + 32, y, name)
         picture.text(left + 190, y, f"{size / GB:.2f} GB", anchor="end", mono=True)
-        picture.text(left + 212, y, origin, 12)
+        picture.text(left + 212, y, origin, SMALL)
         y += 21
     return y
 
@@ -262,21 +262,20 @@ def _draw_seqs(picture: Drawing, budget: Budget, left: float, y: float, width: f
     s = budget.setting
     seqs = budget.num_tokens / s.max_model_len
     picture.text(left, y + 6, f"sequences of {s.max_model_len:,} tokens (max_model_len) that fit", bold=True)
-    y += 16
+    y += 14
     if seqs < 1e-9:
-        picture.text(left, y + 14, "none", 12)
+        picture.text(left, y + 14, "none", SMALL)
         return y + 24
-    per_row, size = 30, width / 30 - 4
-    for i in range(min(shown, int(seqs) + (seqs > int(seqs)))):
-        column, row = i % per_row, i // per_row
-        picture.rect(left + column * (size + 4), y + row * 16, size, 12, dashed=seqs - i < 1)
-        picture.rect(left + column * (size + 4), y + row * 16, size * min(1.0, seqs - i), 12, PALETTE[2], None)
-    rows = -(-min(shown, int(seqs) + 1) // per_row)
-    y += rows * 16
+    whole, per_row = min(shown, int(seqs)), 30
+    cells = [("", Style(PALETTE[2]))] * whole
+    y = tensor(picture, left, y, [cells[k : k + per_row] for k in range(0, whole, per_row)], width / per_row, 14)
     if seqs > shown:
-        picture.text(left, y + 13, f"and {seqs - shown:,.1f} more", 12)
-        y += 18
-    return y + 8
+        picture.text(left, y + 15, f"and {seqs - shown:,.1f} more", SMALL)
+    elif seqs > whole:
+        picture.rect(left, y + 3, width / per_row, 14, dashed=True)
+        picture.rect(left, y + 3, width / per_row * (seqs - whole), 14, PALETTE[2], None)
+        picture.text(left + width / per_row + 8, y + 15, f"and {100 * (seqs - whole):.0f} % of one more", SMALL)
+    return y + 24
 
 
 PRESETS = {
@@ -291,11 +290,12 @@ PRESETS = {
     "32B on two": Setting("Qwen3-32B", 80, tensor_parallel_size=2),
 }
 MEMORY_GB = (8, 12, 16, 24, 32, 40, 48, 80, 141)
+UTILIZATIONS = tuple(round(0.05 * k, 2) for k in range(1, 21))
 BATCHED_TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 MODEL_LENS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 40960)
 
 
-class MemoryBudget(StepWidget):
+class MemoryBudget(Examples):
     """What fits on a GPU: weights, activations, and a KV cache of what is left.
 
     Live, every option can be moved; the steps of the player are the presets.
@@ -306,114 +306,65 @@ class MemoryBudget(StepWidget):
     """
 
     title = "memory budget"
-    unit = "example"
 
     def __init__(
-        self, presets: dict[str, Setting] | None = None, num_blocks_that_fit: Fit = num_blocks_that_fit, **kwargs: Any
+        self, presets: dict[str, Setting] | None = None, num_blocks_that_fit: Fit = num_blocks_that_fit
     ) -> None:
-        self.presets = dict(presets or PRESETS)
-        self.fit = num_blocks_that_fit
-        self._edited: Setting | None = None
-        super().__init__(**kwargs)
-        self.step = min(2, self.num_steps - 1)
+        self.fit_function = num_blocks_that_fit
+        super().__init__(presets or PRESETS)
 
-    @property
-    def num_steps(self) -> int:
-        return len(self.presets)
-
-    def default_bookmarks(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.presets)}
-
-    def label(self, step: int) -> str:
-        return list(self.presets)[step]
-
-    def setting(self, step: int) -> Setting:
-        """The setting on show: what was moved, or the preset's."""
-        return self._edited if self._edited and step == self.step else list(self.presets.values())[step]
+    def first_step(self) -> int:
+        return min(2, self.num_steps - 1)
 
     def budget(self, step: int | None = None) -> Budget:
         """The budget of a step, by default of the current one."""
-        return budget_of(self.setting(self.step if step is None else step), self.fit)
+        return budget_of(self.chosen(self.step if step is None else step), self.fit_function)
 
     def caption(self, step: int) -> str:
         return describe_budget(self.budget(step))
 
     def draw(self, step: int) -> Frame:
-        return Frame(draw_budget(self.budget(step)))
-
-    def still_steps(self) -> list[int]:
-        return [self.step]
+        return Frame((draw_budget(self.budget(step)),))
 
     def plain_text(self) -> str:
         lines = [f"{self.label(step)}: {self.caption(step)}" for step in range(self.num_steps)]
         return "\n".join([f"MemoryBudget: {self.title}", *lines, self.footer()])
 
     def footer(self) -> str:
-        whose = "the engine's num_blocks_that_fit" if self.fit is num_blocks_that_fit else "the function given"
+        whose = "the engine's num_blocks_that_fit" if self.fit_function is num_blocks_that_fit else "the function given"
         return (
             f"blocks counted by {whose}; weights and cache from the models' published shapes, "
             "activations estimated from them, 0.5 GB assumed for CUDA; the engine measures these. 1 GB = 10⁹ bytes"
         )
 
-    def layout_children(self) -> tuple[w.Widget, ...]:
-        rest = super().layout_children()
-        start = self.setting(self.step)
-        wide = {"layout": w.Layout(width="30em"), "style": {"description_width": "15em"}, "continuous_update": False}
+    def make_controls(self) -> list[Any]:
+        import ipywidgets as w  # type: ignore[import-untyped]
 
-        def slider(name: str, options: Sequence[int]) -> w.SelectionSlider:
-            options = sorted({*options, *(getattr(setting, name) for setting in self.presets.values())})
-            return w.SelectionSlider(options=options, value=getattr(start, name), description=name, **wide)
-
-        models = list(dict.fromkeys([*PUBLISHED, *(setting.model for setting in self.presets.values())]))
-        self.inputs: dict[str, Any] = {
-            "model": w.Dropdown(
-                options=models,
-                value=start.model,
-                description="model",
-                **{k: v for k, v in wide.items() if k != "continuous_update"},
-            ),
-            "memory_gb": slider("memory_gb", MEMORY_GB),
-            "gpu_memory_utilization": w.FloatSlider(
-                min=0.05,
-                max=1.0,
-                step=0.05,
-                value=start.gpu_memory_utilization,
-                description="gpu_memory_utilization",
-                **wide,
-            ),
-            "max_num_batched_tokens": slider("max_num_batched_tokens", BATCHED_TOKENS),
-            "max_model_len": slider("max_model_len", MODEL_LENS),
-            "tensor_parallel_size": slider("tensor_parallel_size", (1, 2, 4, 8)),
+        start = asdict(self.chosen(self.step))
+        models = dict.fromkeys([*PUBLISHED, *(setting.model for setting in self.presets.values())])
+        self.inputs: dict[str, Any] = {"model": w.Dropdown(options=list(models), value=start["model"])}
+        choices = {
+            "memory_gb": MEMORY_GB,
+            "gpu_memory_utilization": UTILIZATIONS,
+            "max_num_batched_tokens": BATCHED_TOKENS,
+            "max_model_len": MODEL_LENS,
+            "tensor_parallel_size": (1, 2, 4, 8),
         }
-        self._filling = False
-        for control in self.inputs.values():
+        for name, values in choices.items():
+            options = sorted({*values, *(getattr(setting, name) for setting in self.presets.values())})
+            self.inputs[name] = w.SelectionSlider(options=options, value=start[name])
+        for name, control in self.inputs.items():
+            control.description = "GPU memory in GB" if name == "memory_gb" else name
+            control.layout.width, control.style.description_width = "28em", "13.5em"
             control.observe(self._on_input, names="value")
-        self.inputs["memory_gb"].description = "GPU memory in GB"
-        settings = w.HBox(list(self.inputs.values()), layout=w.Layout(flex_flow="row wrap"))
-        return (settings, *rest)
+        return [w.HBox(list(self.inputs.values()), layout=w.Layout(flex_flow="row wrap"))]
 
     def _on_input(self, _: Any) -> None:
-        if not self._filling:
+        if not self.filling:
             values = {name: control.value for name, control in self.inputs.items()}
-            values["gpu_memory_utilization"] = round(values["gpu_memory_utilization"], 2)
-            self._edited = replace(self.setting(self.step), **values)
-            self.refresh()
+            self.edited = replace(self.chosen(self.step), **values)
+            self.changed()
 
-    def _bookmark(self, name: str) -> w.Button:
-        button = super()._bookmark(name)
-        button.on_click(lambda _: self._load_preset())
-        return button
-
-    def _load_preset(self) -> None:
-        """Also when the preset is the current one, and an option was moved."""
-        self._edited, self._filling = None, True
-        values = asdict(self.setting(self.step))
+    def fill(self) -> None:
         for name, control in self.inputs.items():
-            control.value = values[name]
-        self._filling = False
-        self.refresh()
-
-    @t.observe("step")
-    def _on_step(self, _: Any) -> None:
-        if hasattr(self, "inputs"):
-            self._load_preset()
+            control.value = getattr(self.chosen(self.step), name)

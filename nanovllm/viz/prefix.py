@@ -19,7 +19,9 @@ from ..engine.scheduler import Scheduler
 from ..engine.sequence import Sequence as EngineSequence
 from ..engine.trace import as_hex, letters
 from ..sampling_params import SamplingParams
-from .drawing import VERMILION, Drawing, color_of, fit, ink_on, visible
+from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of
+from .record import run_step
+from .shapes import FREE, SLOT_HEIGHT, Style, badge, block
 
 HashFunction = Callable[[list[int], int], int]
 
@@ -113,17 +115,17 @@ def _unchain(
 ) -> int:
     """Change the blocks to what a cache of unchained hashes would say; returns the tokens it would skip."""
     cached = 0
-    for i, block in enumerate(blocks):
-        end = i * seq.block_size + len(block.token_ids)
-        if len(block.token_ids) < seq.block_size:
+    for i, entry in enumerate(blocks):
+        end = i * seq.block_size + len(entry.token_ids)
+        if len(entry.token_ids) < seq.block_size:
             continue
-        value = compute_hash(block.token_ids, NO_HASH)
-        block.hash = as_hex(value)
+        value = compute_hash(entry.token_ids, NO_HASH)
+        entry.hash = as_hex(value)
         if value in known and end < seq.num_tokens:
-            block.state = "hit" if known[value] == seq.token_ids[:end] else "false hit"
+            entry.state = "hit" if known[value] == seq.token_ids[:end] else "false hit"
             cached += seq.block_size
         else:
-            block.state = "last" if value in known else "miss"
+            entry.state = "last" if value in known else "miss"
         known.setdefault(value, seq.token_ids[:end])
     return cached
 
@@ -151,8 +153,16 @@ def describe_prompts(explained: list[ExplainedPrompt]) -> str:
     return ". ".join(sentences) + "."
 
 
-TOKEN_WIDTH = 52.0
-PER_LINE = 16
+WIDTH = 640.0
+TOKEN_WIDTH = 47.0
+PER_LINE = 12
+NOTES = {
+    "hit": "hit",
+    "false hit": "FALSE HIT",
+    "miss": "miss",
+    "last": "known, but last",
+    "partial": "not full: no hash",
+}
 
 
 def draw_prompts(
@@ -164,60 +174,55 @@ def draw_prompts(
         texts: each prompt's tokens as text.
         block_size, chained: as given to `explain`.
     """
-    picture = Drawing(860, 0, "prompts in blocks, with hashes and cache hits")
-    y = 4.0
+    picture = Drawing(WIDTH, 22, "prompts in blocks, with hashes and cache hits")
+    title = "each block's hash is made of its tokens and of the hash before it" if chained else "each block by itself"
+    picture.text(4, 14, "Chained hashes" if chained else "Unchained hashes", bold=True)
+    picture.text(140, 14, title, SMALL)
     for n, (prompt, words) in enumerate(zip(explained, texts, strict=True)):
-        fill = color_of(n)
-        picture.rect(4, y + 2, 22, 18, fill)
-        picture.text(15, y + 16, letters(n), color=ink_on(fill), anchor="middle", bold=True)
-        with picture.group(prompt=letters(n), cached=prompt.num_cached_tokens):
-            y = _draw_prompt(picture, prompt, words, block_size, fill, y, chained)
-    picture.height = y
+        badge(picture, 4, picture.height + 1, letters(n), color_of(n))
+        with picture.group(prompt=letters(n), cached=prompt.num_cached_tokens, chained=int(chained)):
+            picture.height = _draw_prompt(picture, prompt, words, block_size, color_of(n), chained)
     return picture
 
 
 def _draw_prompt(
-    picture: Drawing,
-    prompt: ExplainedPrompt,
-    words: list[str],
-    block_size: int,
-    fill: str,
-    y: float,
-    chained: bool,
+    picture: Drawing, prompt: ExplainedPrompt, words: list[str], block_size: int, fill: str, chained: bool
 ) -> float:
     """Blocks from left to right, wrapped; a block wider than a line shows its first and last tokens."""
-    x, line = 36.0, y
-    for i, block in enumerate(prompt.blocks):
-        tokens = words[i * block_size : i * block_size + len(block.token_ids)]
-        shown = tokens if len(tokens) <= PER_LINE - 1 else [*tokens[:7], f"… {len(tokens) - 13} …", *tokens[-6:]]
+    x, line = 36.0, picture.height
+    for i, part in enumerate(prompt.blocks):
+        tokens, first = words[i * block_size : i * block_size + len(part.token_ids)], i * block_size
+        parts_at = -1 if prompt.first_difference is None else prompt.first_difference - first
+        shown = tokens if len(tokens) <= PER_LINE else [*tokens[:6], f"…{len(tokens) - 11}…", *tokens[-5:]]
         width = max(2, len(shown)) * TOKEN_WIDTH
-        if x > 36 and x + width > 856:
-            x, line = 36.0, line + 58
-        hit = block.state in ("hit", "false hit")
-        title = f"block {i}: {block.state}, hash {block.hash or 'none'}"
-        with picture.group(title, block=i, state=block.state.replace(" ", "-"), physical=block.block_id):
-            for k, text in enumerate(shown):
-                left = x + k * TOKEN_WIDTH
-                color = fill if hit and block.state == "hit" else VERMILION if hit else None
-                picture.rect(left, line, TOKEN_WIDTH, 20, color, hatch=block.state in ("partial", "last"))
-                ink = "#000" if color == VERMILION else ink_on(color)
-                text = fit(visible(text.removeprefix(" ")), TOKEN_WIDTH - 4, 11)
-                picture.text(left + TOKEN_WIDTH / 2, line + 14, text, 11, ink, "middle", mono=True)
-                if prompt.first_difference == i * block_size + k and len(shown) == len(tokens):
-                    picture.line(left, line + 22.5, left + TOKEN_WIDTH, line + 22.5, VERMILION, 3)
-            notes = {
-                "hit": f"hit #{block.block_id}",
-                "false hit": "FALSE HIT",
-                "miss": f"miss → #{block.block_id}",
-                "last": "known, but last",
-                "partial": "not full: no hash",
-            }
-            picture.text(x, line + 35, notes[block.state], 11, bold=hit)
-            if block.hash:
-                arrow = "→ " if i and chained else ""
-                picture.text(x, line + 48, f"{arrow}{block.hash[:6]}", 11, mono=True)
+        if x > 36 and x + width > WIDTH:
+            x, line = 36.0, line + 64
+        hit = part.state in ("hit", "false hit")
+        style = Style(VERMILION if part.state == "false hit" else fill if hit else None)
+        style = FREE if part.state in ("partial", "last") else style
+        with picture.group(
+            f"block {i}: {part.state}, hash {part.hash or 'none'}",
+            block=i,
+            state=part.state.replace(" ", "-"),
+            physical=part.block_id,
+        ):
+            block(picture, x, line, TOKEN_WIDTH * len(shown), [(style, len(shown))], shown)
+            if 0 <= parts_at < len(tokens):
+                at = parts_at if len(shown) == len(tokens) else min(parts_at, 6)
+                _mark_difference(picture, x + at * TOKEN_WIDTH, line, max(x + 160, x + TOKEN_WIDTH * len(shown)))
+            where = {"hit": f" #{part.block_id}", "miss": f" → #{part.block_id}"}.get(part.state, "")
+            picture.text(x, line + 35, NOTES[part.state] + where, SMALL, bold=hit)
+            if part.hash:
+                picture.text(x, line + 50, f"{'→ ' if i and chained else ''}{part.hash[:6]}", SMALL, mono=True)
         x += width + 14
     return line + 66
+
+
+def _mark_difference(picture: Drawing, x: float, y: float, right: float) -> None:
+    """Where a prompt leaves the earlier ones: a thick frame around the token, and a word."""
+    with picture.group("here it leaves the earlier texts", parts="here"):
+        picture.rect(x + 1, y + 1, TOKEN_WIDTH - 2, SLOT_HEIGHT - 2, None, VERMILION, 3)
+        picture.text(right, y + 35, "parts here", SMALL, VERMILION, "end", bold=True)
 
 
 # The block size.
@@ -233,6 +238,7 @@ class Waste:
     wasted: int
     table_entries: int
     reused: int
+    cached: list[int]  # tokens that each sequence found
 
 
 def measure_waste(lengths: Sequence[int], shared_prefix: int, block_sizes: Sequence[int]) -> list[Waste]:
@@ -254,7 +260,8 @@ def measure_waste(lengths: Sequence[int], shared_prefix: int, block_sizes: Seque
         # A shared block is full, so only what is stored once counts on both sides.
         reused = sum(prompt.num_cached_tokens for prompt in explained)
         wasted = blocks * block_size - (sum(lengths) - reused)
-        rows.append(Waste(block_size, blocks, blocks * block_size, wasted, entries, reused))
+        cached = [prompt.num_cached_tokens for prompt in explained]
+        rows.append(Waste(block_size, blocks, blocks * block_size, wasted, entries, reused, cached))
     return rows
 
 
@@ -267,52 +274,53 @@ def describe_waste(row: Waste) -> str:
     )
 
 
-def draw_waste(rows: list[Waste], current: int, lengths: Sequence[int], shared_prefix: int) -> Drawing:
-    """Above, each sequence at the current block size; below, waste and tables for all block sizes."""
-    picture = Drawing(860, 0, "waste by block size")
-    row, y = rows[current], 4.0
-    picture.text(4, y + 13, "Each sequence's last block", bold=True)
-    picture.text(230, y + 13, "filled: tokens; hatched: reserved and empty", 11)
-    y += 22
-    widest = max(-(-length // r.block_size) * r.block_size for length in lengths for r in rows)
-    for n, length in enumerate(lengths):
-        reserved = -(-length // row.block_size) * row.block_size
-        scale, fill = 640 / widest, color_of(n)
+STORED, SHARED, ENTRIES = "#56B4E9", "#009E73", BORDER  # one meaning each, in all pictures of the block size
+
+
+def draw_last_blocks(rows: list[Waste], current: int, lengths: Sequence[int]) -> Drawing:
+    """Each sequence in blocks of the current size: tokens that it shares, its own, and empty slots."""
+    picture, row = Drawing(WIDTH, 24, "sequences in blocks"), rows[current]
+    picture.text(4, 13, "Each sequence", bold=True)
+    picture.text(120, 13, "blue: tokens; green: found in the cache, stored once; hatched: reserved and empty", SMALL)
+    scale = 420 / max(-(-length // r.block_size) * r.block_size for length in lengths for r in rows)
+    for n, (length, cached) in enumerate(zip(lengths, row.cached, strict=True)):
+        y, reserved = picture.height, -(-length // row.block_size) * row.block_size
         title = f"{length} tokens in {reserved // row.block_size} blocks of {row.block_size}: {reserved - length} empty"
-        with picture.group(title, seq=letters(n), reserved=reserved):
-            picture.text(4, y + 13, f"{letters(n)}: {length} tokens", 11, mono=True)
-            picture.rect(120, y, reserved * scale, 15, hatch=True)
-            picture.rect(120, y, length * scale, 15, fill)
-            for k in range(1, reserved // row.block_size):
-                if row.block_size * scale >= 4:
-                    x = 120 + k * row.block_size * scale
-                    picture.line(x, y, x, y + 15, "#000", 0.5)
-            picture.text(126 + reserved * scale, y + 12, f"{reserved - length} empty", 10)
-        y += 20
-    y += 12
-    picture.text(4, y + 13, "All block sizes", bold=True)
-    picture.text(
-        230, y + 13, "left: empty share of the slots; middle: entries in block tables; right: tokens shared", 11
-    )
-    y += 24
-    most_entries, most_reused = max(r.table_entries for r in rows), max(1, *(r.reused for r in rows))
-    for n, r in enumerate(rows):
-        x = 120 + n * 80
-        with picture.group(describe_waste(r), size=r.block_size, wasted=r.wasted):
-            bars = (
-                (100 * r.wasted / r.slots, 100.0, "#E69F00", f"{100 * r.wasted / r.slots:.0f}%"),
-                (r.table_entries, most_entries, "#56B4E9", str(r.table_entries)),
-                (r.reused, most_reused, "#009E73", str(r.reused)),
-            )
-            for k, (value, most, fill, label) in enumerate(bars):
-                height = 90 * value / most
-                picture.rect(x + 24 * k, y + 104 - height, 20, height, fill)
-                picture.text(x + 24 * k + 10, y + 100 - height, label, 9, anchor="middle", mono=True)
-            picture.text(x + 34, y + 120, str(r.block_size), 12, anchor="middle", bold=n == current)
-            if n == current:
-                picture.rect(x - 4, y - 6, 76, 132, None, VERMILION, 3)
-    picture.text(4, y + 120, "block size", 11)
-    picture.height = y + 136
+        with picture.group(title, seq=letters(n), reserved=reserved, cached=cached):
+            picture.text(4, y + 13, f"{letters(n)}: {length} tokens", SMALL, mono=True)
+            for start, end, fill in ((0, cached, SHARED), (cached, length, STORED), (length, reserved, None)):
+                picture.rect(120 + start * scale, y, (end - start) * scale, 16, fill, hatch=fill is None)
+            for k in range(1, reserved // row.block_size if row.block_size * scale >= 4 else 0):
+                x = 120 + k * row.block_size * scale
+                picture.line(x, y, x, y + 16, "#000", 0.5)
+            picture.text(126 + reserved * scale, y + 13, f"{reserved - length} empty", SMALL)
+        picture.height += 21
+    return picture
+
+
+def draw_waste(rows: list[Waste], current: int) -> Drawing:
+    """All block sizes: the empty share of the slots, entries in block tables, and tokens shared, a chart each."""
+    picture = Drawing(WIDTH, 150, "waste by block size")
+    charts: list[tuple[str, list[float], float, Style, str]] = [
+        ("slots empty, %", [100 * r.wasted / r.slots for r in rows], 100.0, FREE, "{:.0f}"),
+        ("entries in block tables", [r.table_entries for r in rows], 0, Style(ENTRIES), "{}"),
+        ("tokens shared", [r.reused for r in rows], 0, Style(SHARED), "{}"),
+    ]
+    pitch = 196 / len(rows)
+    for k, (name, values, most, style, form) in enumerate(charts):
+        left, top = 4 + k * 216, 34.0
+        picture.text(left, 13, name, bold=True)
+        for n, (r, value) in enumerate(zip(rows, values, strict=True)):
+            height = 84 * value / (most or max(1, *values))
+            x = left + n * pitch
+            with picture.group(describe_waste(r), size=r.block_size, wasted=r.wasted, chart=k):
+                picture.rect(x + 1, top + 84 - height, pitch - 4, height, style.fill, hatch=style.hatch)
+                if n == current:
+                    picture.rect(x - 1, top - 4, pitch, 90, None, VERMILION, 3)
+                    picture.text(x + pitch / 2, top - 7, form.format(value), SMALL, anchor="middle", bold=True)
+                if n == current or (n % 2 == 0 and abs(n - current) > 1):
+                    text, bold = str(r.block_size), n == current
+                    picture.text(x + pitch / 2 - 1, top + 100, text, SMALL, anchor="middle", bold=bold)
     return picture
 
 
@@ -348,71 +356,60 @@ class Simulation:
         return sum(request.cached_tokens for request in requests) / total if total else 0.0
 
 
-def simulate(
-    num_requests: int = 100,
-    share: float = 0.7,
-    prefix_tokens: int = 64,
-    own_tokens: int = 32,
-    output_tokens: int = 16,
-    num_blocks: int = 64,
-    block_size: int = 16,
-    seed: int = 0,
-    model: str = "qwen3-tiny",
-) -> Simulation:
+DEFAULTS: dict[str, Any] = {
+    "num_requests": 100, "share": 0.7, "prefix_tokens": 64, "own_tokens": 32, "output_tokens": 16,
+    "num_blocks": 64, "block_size": 16, "seed": 0, "model": "qwen3-tiny",
+}  # fmt: skip
+
+
+def simulate(**settings: Any) -> Simulation:
     """Send requests, of which a share starts with the same prefix, through the real scheduler, with and without cache.
 
     One request arrives before each second step. Own parts and answers vary in length around the given means.
 
+    Args:
+        **settings: `num_requests`; `share`, 0 to 1, of those with the common prefix; `prefix_tokens`; `own_tokens` and
+            `output_tokens` of each; `num_blocks` and `block_size` of the pool; `seed`; `model`. See `DEFAULTS`.
+
     Raises:
+        TypeError: there is no such setting.
         ValueError: a prompt does not fit the pool.
     """
-    config = Config(
-        model,
-        max_model_len=num_blocks * block_size,
-        kvcache_block_size=block_size,
-        num_kvcache_blocks=num_blocks,
-        max_num_seqs=16,
-        max_num_batched_tokens=512,
-        device="cpu",
-    )
-    requests, cached, (tokens, steps, preemptions) = _run_simulation(
-        config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
-    )
+    if unknown := settings.keys() - DEFAULTS.keys():
+        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(DEFAULTS)}")
+    s = DEFAULTS | settings
+    pool = {"kvcache_block_size": s["block_size"], "num_kvcache_blocks": s["num_blocks"]}
+    pool |= {"max_model_len": s["num_blocks"] * s["block_size"], "max_num_seqs": 16, "max_num_batched_tokens": 512}
+    config = Config(s["model"], device="cpu", **pool)
+    requests, counts = _run_simulation(config, s)
     config.enable_prefix_caching = False
-    _, _, (tokens_without, steps_without, preemptions_without) = _run_simulation(
-        config, num_requests, share, prefix_tokens, own_tokens, output_tokens, seed
-    )
-    results = [SimulatedRequest(shares, len(prompt), n) for (shares, prompt), n in zip(requests, cached, strict=True)]
-    settings = {"share": share, "prefix_tokens": prefix_tokens, "num_blocks": num_blocks, "block_size": block_size}
-    return Simulation(results, tokens, tokens_without, steps, steps_without, preemptions, preemptions_without, settings)
+    _, without = _run_simulation(config, s)
+    (tokens, steps, preempted), (tokens_2, steps_2, preempted_2) = counts, without
+    return Simulation(requests, tokens, tokens_2, steps, steps_2, preempted, preempted_2, s)
 
 
-def _run_simulation(
-    config: Config, num_requests: int, share: float, prefix_tokens: int, own_tokens: int, output_tokens: int, seed: int
-) -> tuple[list[tuple[bool, list[int]]], list[int], tuple[int, int, int]]:
-    from .record import run_step
-
-    rng = random.Random(seed)
-    prefix = [rng.randrange(1000) for _ in range(prefix_tokens)]
-    sharing = [n < round(share * num_requests) for n in range(num_requests)]
+def _run_simulation(config: Config, s: dict[str, Any]) -> tuple[list[SimulatedRequest], tuple[int, int, int]]:
+    """The requests, and how many tokens were prefilled in how many steps with how many preemptions."""
+    rng = random.Random(s["seed"])
+    prefix, own = [rng.randrange(1000) for _ in range(s["prefix_tokens"])], s["own_tokens"]
+    sharing = [n < round(s["share"] * s["num_requests"]) for n in range(s["num_requests"])]
     rng.shuffle(sharing)
-    scheduler, requests, seqs, steps = Scheduler(config), [], [], 0
+    scheduler, seqs, steps = Scheduler(config), [], 0
     for seq_id, shares in enumerate(sharing):
-        own = [rng.randrange(1000, 2000) for _ in range(own_tokens + rng.randint(-own_tokens // 2, own_tokens // 2))]
-        start = prefix if shares else [rng.randrange(1000, 2000) for _ in range(prefix_tokens)]
-        requests.append((shares, start + (own or [seq_id])))
-        params = SamplingParams(
-            max_tokens=max(1, rng.randint(output_tokens // 2, output_tokens * 3 // 2)), ignore_eos=True
-        )
-        seqs.append(EngineSequence(requests[-1][1], params, config.kvcache_block_size, seq_id))
-    token_rng, pending = random.Random(seed + 1), list(seqs)
+        rest = [rng.randrange(1000, 2000) for _ in range(own + rng.randint(-own // 2, own // 2))]
+        start = prefix if shares else [rng.randrange(1000, 2000) for _ in range(s["prefix_tokens"])]
+        most = max(1, rng.randint(s["output_tokens"] // 2, s["output_tokens"] * 3 // 2))
+        params = SamplingParams(max_tokens=most, ignore_eos=True)
+        seqs.append(EngineSequence(start + (rest or [seq_id]), params, config.kvcache_block_size, seq_id))
+    lengths, token_rng, pending = [len(seq.token_ids) for seq in seqs], random.Random(s["seed"] + 1), list(seqs)
     while pending or not scheduler.is_finished():
         if pending and (steps % 2 == 0 or scheduler.is_finished()):
             scheduler.add(pending.pop(0))
         run_step(scheduler, None, token_rng)
         steps += 1
     cached = [seq.num_prefix_hit_tokens or 0 for seq in seqs]
-    return requests, cached, (scheduler.num_prefill_tokens, steps, scheduler.num_preemptions)
+    requests = [SimulatedRequest(*request) for request in zip(sharing, lengths, cached, strict=True)]
+    return requests, (scheduler.num_prefill_tokens, steps, scheduler.num_preemptions)
 
 
 def describe_simulation(simulation: Simulation, n: int) -> str:
@@ -429,41 +426,39 @@ def describe_simulation(simulation: Simulation, n: int) -> str:
     )
 
 
-def draw_simulation(simulation: Simulation, n: int) -> Drawing:
-    """A cell a request, filled by the share of its prompt that was cached, and the hit rate as it develops."""
-    picture = Drawing(860, 0, f"prefix cache after {n} requests")
-    picture.text(4, 17, "Requests in order of arrival", bold=True)
-    picture.text(230, 17, "P: starts with the common prefix; filled: part of the prompt found in the cache", 11)
+def draw_requests(simulation: Simulation, n: int) -> tuple[Drawing, Drawing]:
+    """A cell a request, filled by the share of its prompt that was cached; and the hit rate as it develops."""
+    cells = Drawing(WIDTH, 0, f"prefix cache after {n} requests")
+    cells.text(4, 14, "Requests in order of arrival", bold=True)
+    cells.text(210, 14, "P: starts with the common prefix; filled: share that was cached", SMALL)
     for k, request in enumerate(simulation.requests):
-        x, y = 4 + k % 25 * 34, 26 + k // 25 * 44
+        x, y = 4 + k % 20 * 31.5, 20 + k // 20 * 42
         title = f"request {k + 1}: {request.cached_tokens} of {request.prompt_tokens} prompt tokens from the cache"
-        with picture.group(title if k < n else "", request=k, shares=int(request.shares), cached=request.cached_tokens):
-            picture.rect(x, y + 12, 30, 26, dashed=k >= n)
+        with cells.group(title if k < n else "", request=k, shares=int(request.shares), cached=request.cached_tokens):
+            cells.rect(x, y + 14, 29, 24, dashed=k >= n)
             if k < n:
-                height = 26 * request.cached_tokens / request.prompt_tokens
-                picture.rect(x, y + 38 - height, 30, height, "#56B4E9")
-                picture.text(x + 15, y + 10, "P" if request.shares else "", 10, anchor="middle", bold=True)
+                height = 24 * request.cached_tokens / request.prompt_tokens
+                cells.rect(x, y + 38 - height, 29, height, STORED)
+                cells.text(x + 14, y + 12, "P" if request.shares else "", SMALL, anchor="middle", bold=True)
                 if request.cached_tokens:
                     ink = "#000" if height >= 12 else None
-                    picture.text(x + 15, y + 35, str(request.cached_tokens), 9, ink, "middle", mono=True)
-    y = 26 + math.ceil(len(simulation.requests) / 25) * 44 + 8
-    picture.text(4, y + 13, "Hit rate so far", bold=True)
-    picture.text(230, y + 13, "share of prompt tokens from the cache; dashed: share of requests with the prefix", 11)
-    left, width, height = 44.0, 800.0, 90.0
-    top = y + 24
+                    cells.text(x + 14, y + 35, str(request.cached_tokens), SMALL, ink, "middle", mono=True)
+    cells.height = 24.0 + math.ceil(len(simulation.requests) / 20) * 42
+    rate = Drawing(WIDTH, 130, "hit rate")
+    rate.text(4, 14, "Hit rate so far", bold=True)
+    rate.text(130, 14, "share of prompt tokens from the cache; dashed: share of requests with the prefix", SMALL)
+    left, width, height, top = 44.0, 580.0, 90.0, 28.0
     for percent in (0, 50, 100):
         level = top + height * (1 - percent / 100)
-        picture.line(left, level, left + width, level, "#767676", 0.7)
-        picture.text(left - 6, level + 4, f"{percent}%", 10, anchor="end", mono=True)
-    share = simulation.settings.get("share", 0.0)
-    level = top + height * (1 - share)
-    picture.line(left, level, left + width, level, VERMILION, 1.5, dashed=True)
+        rate.line(left, level, left + width, level, BORDER, 0.7)
+        rate.text(left - 6, level + 4, f"{percent}%", SMALL, anchor="end", mono=True)
+    level = top + height * (1 - simulation.settings.get("share", 0.0))
+    rate.line(left, level, left + width, level, VERMILION, 1.5, dashed=True)
     xs = [left + width * k / len(simulation.requests) for k in range(n + 1)]
     ys = [top + height * (1 - simulation.hit_rate(k)) for k in range(n + 1)]
     for (x1, y1), (x2, y2) in pairwise(zip(xs, ys, strict=True)):
-        picture.line(x1, y1, x2, y2, "#56B4E9", 2.5)
-    picture.height = top + height + 12
-    return picture
+        rate.line(x1, y1, x2, y2, STORED, 2.5)
+    return cells, rate
 
 
 def simulation_table(simulation: Simulation) -> str:
@@ -474,4 +469,4 @@ def simulation_table(simulation: Simulation) -> str:
         ("preemptions, which compute tokens again", simulation.preemptions, simulation.preemptions_without_cache),
     )
     body = "".join(f"<tr><td>{html.escape(name)}</td><td>{a}</td><td>{b}</td></tr>" for name, a, b in rows)
-    return f"<table><tr><th></th><th>with prefix cache</th><th>without</th></tr>{body}</table>"
+    return f"<table class=nv-below><tr><th></th><th>with prefix cache</th><th>without</th></tr>{body}</table>"

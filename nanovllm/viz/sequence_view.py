@@ -3,17 +3,18 @@
 from itertools import groupby
 from typing import NamedTuple
 
-from .block_table import REASONS
-from .drawing import BORDER, VERMILION, Drawing, color_of, fit, ink_on, visible
+from .drawing import SMALL, Drawing, color_of, ink_on, visible
+from .shapes import EMPTY, Style, arrow, block
+from .timeline import REASONS
 from .trace import Trace, name_of, state_before, tokens_of
 
-WIDTH = 760.0
-BLOCK_WIDTH = 172.0
+WIDTH = 640.0
+BLOCK_WIDTH = 200.0
 GAP = 14.0
 PER_ROW = int((WIDTH + GAP) // (BLOCK_WIDTH + GAP))
 MAX_SLOTS_WITH_TEXT = 4
-ROW_HEIGHT = 42.0
-TOP = 96.0  # where the blocks begin
+ROW_HEIGHT = 44.0
+TOP = 100.0  # where the blocks begin
 STATES = ("WAITING", "RUNNING", "FINISHED")
 KINDS = ("cached", "scheduled", "waiting", "chosen", "empty")
 
@@ -163,51 +164,40 @@ def draw_sequence(trace: Trace, seq_id: int, i: int, lines: int | None = None) -
     return picture
 
 
+def style_of(kind: str, fill: str) -> Style:
+    """How a slot of one of the `KINDS` looks."""
+    styles = {
+        "cached": Style(fill),
+        "scheduled": Style(frame=True),
+        "waiting": Style(struck=True),
+        "chosen": Style(dashed=True, italic=True),
+    }
+    return styles.get(kind, EMPTY)
+
+
 def _draw_states(picture: Drawing, trace: Trace, seq_id: int, i: int, now: Moment, fill: str) -> None:
     before = state_before(trace, i)["seqs"].get(str(seq_id), {"status": "WAITING"})["status"]
     change = (before, now.status)
     picture.text(4, 22, name_of(trace, seq_id), 15, bold=True)
     for n, state in enumerate(STATES):
-        x, is_now = 40 + n * 210, state == now.status
+        x, is_now = 40 + n * 220, state == now.status
         with picture.group(state=state, current=int(is_now)):
             picture.rect(x, 6, 110, 24, fill if is_now else None, line_width=2 if is_now else 1, dashed=not is_now)
-            picture.text(x + 55, 22, state, 12, ink_on(fill) if is_now else None, "middle", bold=is_now)
-    _draw_arrow(picture, 152, 248, 14, "all scheduled", change == ("WAITING", "RUNNING"))
-    _draw_arrow(picture, 248, 152, 25, "preempted", change == ("RUNNING", "WAITING"))
-    _draw_arrow(picture, 362, 458, 18, "finished", now.scheduled > 0 and now.status == "FINISHED")
-
-
-def _draw_arrow(picture: Drawing, start: float, end: float, y: float, word: str, happens: bool) -> None:
-    color, width = (VERMILION, 3.0) if happens else (BORDER, 1.0)
-    back = 7 if end > start else -7
-    picture.line(start, y, end, y, color, width)
-    picture.line(end - back, y - 4, end, y, color, width)
-    picture.line(end - back, y + 4, end, y, color, width)
-    picture.text((start + end) / 2, y + 12 if end < start else y - 4, word, 10, None, "middle", bold=happens)
+            ink = ink_on(fill) if is_now else None
+            picture.text(x + 55, 22, state, SMALL, ink, "middle", bold=is_now)
+    arrow(picture, 152, 14, 258, 14, "all scheduled", change == ("WAITING", "RUNNING"))
+    arrow(picture, 258, 25, 152, 25, "preempted", change == ("RUNNING", "WAITING"))
+    arrow(picture, 372, 18, 478, 18, "finished", now.scheduled > 0 and now.status == "FINISHED")
 
 
 def _draw_legend(picture: Drawing, fill: str) -> None:
     x = 4.0
-    words = ("cached", "scheduled in this step", "waiting", "chosen in this step", "empty slot")
+    words = ("cached", "scheduled in this step", "waiting", "chosen in this step", "empty")
     for kind, word in zip(KINDS, words, strict=True):
-        _draw_run(picture, kind, x, 56, 22, 1, fill)
-        picture.text(x + 28, 69, word, 11)
-        x += 50 + 6.3 * len(word)
-    picture.text(4, 89, "logical block → physical block", 11, italic=True)
-
-
-def _draw_run(picture: Drawing, kind: str, x: float, y: float, width: float, count: int, fill: str) -> None:
-    """`count` slots of one kind beside each other."""
-    slot = width / count
-    hatch = kind == "waiting" and slot < 8
-    picture.rect(x, y, width, 18, fill if kind == "cached" else None, hatch=hatch, dashed=kind == "chosen")
-    for n in range(count):
-        if n and slot >= 3:
-            picture.line(x + n * slot, y, x + n * slot, y + 18, BORDER)
-        if kind == "waiting" and not hatch:
-            picture.line(x + n * slot, y + 18, x + (n + 1) * slot, y, BORDER)
-    if kind == "scheduled":
-        picture.rect(x + 1, y + 1, width - 2, 16, None, VERMILION, 3)
+        block(picture, x, 52, 22, [(style_of(kind, fill), 1)], height=18)
+        picture.text(x + 27, 66, word, SMALL)
+        x += 46 + 6.7 * len(word)
+    picture.text(4, 90, "logical block → physical block", SMALL, italic=True)
 
 
 def _draw_block(
@@ -217,17 +207,11 @@ def _draw_block(
     slot = BLOCK_WIDTH / block_size
     positions = range(index * block_size, (index + 1) * block_size)
     physical = f"#{now.table[index]}" if index < len(now.table) else "none"
+    texts = texts_of(trace, seq_id)[: now.num_tokens + now.chosen] if block_size <= MAX_SLOTS_WITH_TEXT else []
     with picture.group(f"logical block {index}, physical block {physical}", logical=index, physical=physical):
-        picture.text(x, y + 11, f"{index} → {physical}", 11, mono=True)
+        picture.text(x, y + 11, f"{index} → {physical}", SMALL, mono=True)
         for kind, run in groupby(positions, now.kind_of):
             where = list(run)
-            left = x + (where[0] - positions[0]) * slot
+            left, words = x + (where[0] - positions[0]) * slot, texts[where[0] : where[-1] + 1]
             with picture.group(kind=kind, first=where[0], count=len(where)):
-                _draw_run(picture, kind, left, y + 15, slot * len(where), len(where), fill)
-        if block_size <= MAX_SLOTS_WITH_TEXT:
-            for position in positions[: max(0, now.num_tokens + now.chosen - positions[0])]:
-                kind = now.kind_of(position)
-                text = fit(visible(texts_of(trace, seq_id)[position].removeprefix(" ")), slot - 5, 10)
-                middle = x + (position - positions[0] + 0.5) * slot
-                ink = ink_on(fill) if kind == "cached" else None
-                picture.text(middle, y + 28, text, 10, ink, "middle", mono=True, italic=kind == "chosen")
+                block(picture, left, y + 15, slot * len(where), [(style_of(kind, fill), len(where))], words)

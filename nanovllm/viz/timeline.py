@@ -3,14 +3,24 @@
 Lanes over steps are how Orca (Yu et al., 2022) draws iteration-level scheduling.
 """
 
+import html
 from itertools import pairwise
 from typing import Any
 
-from .block_table import REASONS
-from .drawing import BORDER, VERMILION, Drawing, color_of, ink_on
+from .drawing import SMALL, Drawing, color_of
+from .shapes import FREE, ROW, LegendItem, Style, axis, badge, lane_bar, playhead, preempted, round_ticks, strip
 from .trace import Trace, name_of, state_before
 
-LEFT, RIGHT, LANE, STRIP = 116.0, 850.0, 24.0, 52.0
+HEAD, NAMES, WIDTH, STRIP = 20.0, 30.0, 612.0, 32.0
+STAGE_WIDTH = 318.0  # of the lanes that stand beside block tables
+# Why a waiting sequence was not admitted, in a sentence; and the letter that says so on its lane.
+REASONS = {
+    "no_blocks": "not enough free blocks",
+    "token_budget": "the step's token budget is used up",
+    "max_seqs": "max_num_seqs sequences run already",
+    "no_headroom": "the running ones are expected to need the room",
+}
+LETTERS = {"no_blocks": "b", "token_budget": "t", "max_seqs": "s", "no_headroom": "h"}
 
 
 def sizes(trace: Trace, unit: str = "step") -> list[float]:
@@ -30,18 +40,24 @@ def sizes(trace: Trace, unit: str = "step") -> list[float]:
     return [1.0 if unit == "step" else float(step["ms"] or 0.0) for step in steps]
 
 
-def edges(trace: Trace, unit: str = "step", longest: float = 0.0) -> list[float]:
-    """Left edge of each step and the right edge of the last, in units of the drawing.
+def edges(trace: Trace, unit: str = "step", longest: float = 0.0, width: float = WIDTH) -> list[float]:
+    """Left edge of each step and the right edge of the last, in units of a drawing of this width.
 
     Args:
         unit: "step" gives all the same width; "ms" makes a step as wide as it took.
         longest: sum of the sizes of a longer run with which this one is compared; both get the same scale.
     """
-    scale = min((RIGHT - LEFT) / (max(longest, sum(sizes(trace, unit))) or 1.0), 44.0 if unit == "step" else 1e9)
-    result = [LEFT]
+    left, right = left_of(width), width - 12
+    scale = min((right - left) / (max(longest, sum(sizes(trace, unit))) or 1.0), 36.0 if unit == "step" else 1e9)
+    result = [left]
     for size in sizes(trace, unit):
         result.append(result[-1] + size * scale)
     return result
+
+
+def left_of(width: float) -> float:
+    """Where the first step begins: beside block tables there are only letters before it."""
+    return NAMES if width < WIDTH else 92.0
 
 
 def has_times(trace: Trace) -> bool:
@@ -49,19 +65,13 @@ def has_times(trace: Trace) -> bool:
     return len(trace["steps"]) > 1 and all(step["ms"] is not None for step in trace["steps"][1:])
 
 
-def cursor_positions(trace: Trace, unit: str = "step", longest: float = 0.0) -> list[float]:
-    """Where the cursor stands at each step: the middle of it."""
-    xs = edges(trace, unit, longest)
-    return [(a + b) / 2 for a, b in pairwise(xs)]
-
-
 def lane_bars(trace: Trace, seq_id: int | str) -> list[dict[str, Any]]:
     """What a sequence did in each step, one entry a step in which it was alive.
 
     Returns:
-        dictionaries with `step`, `kind` ("waiting", "paused", "prefill", "decode"), `n` (tokens computed), `cached`
-        (tokens found in the cache, if it was admitted in this step), and `marks` ("preempt", "finish",
-        "refuse: <reason>").
+        dictionaries with `step`, `kind` ("waiting", "paused", "prefill", "decode", or "failed" where the engine raised
+        or was interrupted), `n` (tokens computed), `cached` (tokens found in the cache, if it was admitted in this
+        step), and `marks` ("preempt", "finish", "refuse: <reason>").
     """
     bars = []
     for i, step in enumerate(trace["steps"]):
@@ -77,82 +87,108 @@ def lane_bars(trace: Trace, seq_id: int | str) -> list[dict[str, Any]]:
         ]
         cached = sum(event["cached"] for event in mine if event["event"] == "admit")
         idle = "paused" if int(seq_id) in step["after"]["running"] else "waiting"
+        idle = "failed" if step["kind"] == "error" or (i and step["kind"] == "init") else idle
         bars.append({"step": i, "kind": step["kind"] if n else idle, "n": n, "cached": cached, "marks": marks})
     return bars
 
 
-def draw_timeline(trace: Trace, unit: str = "step", label: str = "", longest: float = 0.0) -> Drawing:
-    """Lanes and strips of a whole run; a group with `data-cursor` is moved to the current step by a style."""
-    xs = edges(trace, unit, longest)
-    picture = Drawing(RIGHT + 10, 0, f"timeline of {len(trace['seqs'])} sequences over {len(trace['steps']) - 1} steps")
-    y = 4.0
-    picture.text(4, y + 12, label or "Sequences", bold=True)
-    legend = "hatched: waits; dashed: runs, but not in this step; number: tokens of a prefill, +n: from the cache; "
-    picture.text(LEFT, y + 12, legend + "×: preempted; ●: finished; r: refused", 10)
-    y = top = y + 20
+def draw_lanes(
+    trace: Trace,
+    unit: str = "step",
+    label: str = "Sequences",
+    longest: float = 0.0,
+    width: float = WIDTH,
+    lines: dict[str, int] | None = None,
+    at: int | None = None,
+    has_playhead: bool = True,
+) -> Drawing:
+    """A lane a sequence over the whole run.
+
+    Args:
+        label: stands above.
+        longest: as for `edges`.
+        lines: rows that each lane takes, where a block table of more than one row stands beside it.
+        at: the step at which the playhead stands; None leaves that to the player.
+    """
+    xs = edges(trace, unit, longest, width)
+    picture = Drawing(width, HEAD, f"{len(trace['seqs'])} sequences over {len(trace['steps']) - 1} steps")
+    picture.text(0, 13, label, bold=True)
+    bottom = HEAD + ROW * sum((lines or {}).get(seq_id, 1) for seq_id in trace["seqs"])
+    if has_playhead:
+        playhead(picture, HEAD - 4, bottom, None if at is None else (xs[at], xs[at + 1] - xs[at]))
     for order, seq_id in enumerate(trace["seqs"]):
-        _draw_lane(picture, trace, seq_id, order, xs, y)
-        y += LANE
-    y = _draw_axis(picture, trace, xs, y, unit)
-    y = _draw_strips(picture, trace, xs, y + 8)
-    with picture.group(cursor="yes"):
-        picture.line(0, top - 4, 0, y, VERMILION, 2)
-    picture.height = y + 6
+        _draw_lane(picture, trace, seq_id, order, xs, picture.height)
+        picture.height += ROW * (lines or {}).get(seq_id, 1)
+    _draw_axis(picture, trace, xs, bottom, unit)
+    picture.height += 18
     return picture
 
 
 def _draw_lane(picture: Drawing, trace: Trace, seq_id: str, order: int, xs: list[float], y: float) -> None:
     name, fill = trace["seqs"][seq_id]["name"], color_of(order)
-    picture.rect(4, y + 1, 22, 18, fill)
-    picture.text(15, y + 15, name, color=ink_on(fill), anchor="middle", bold=True)
-    for bar in lane_bars(trace, seq_id):
-        i, x, width = bar["step"], xs[bar["step"]], xs[bar["step"] + 1] - xs[bar["step"]]
-        words = {"waiting": "waits", "paused": "runs, but not in this step", "decode": "decodes one token"}
-        words["prefill"] = f"prefill of {bar['n']} tokens"
-        title = f"step {i}: {name} {words[bar['kind']]}"
-        title += f", {bar['cached']} from the cache" if bar["cached"] else ""
-        for mark in bar["marks"]:
-            kind, _, reason = mark.partition(": ")
-            title += f", refused: {REASONS.get(reason, reason)}" if kind == "refuse" else f", {kind}"
-        with picture.group(title, seq=name, bar=bar["kind"], at=i, n=bar["n"]):
-            _draw_bar(picture, bar, x, y, width, fill)
+    with picture.group(f"sequence {name}", focusable=True, row=name, owners=name):
+        badge(picture, 0, y + 2, name, fill)
+    words = {
+        "waiting": "waits",
+        "paused": "runs, but not in this step",
+        "decode": "decodes one token",
+        "failed": "is lost: the step failed",
+    }
+    with picture.group(owners=name):
+        for bar in lane_bars(trace, seq_id):
+            i, x, width = bar["step"], xs[bar["step"]], xs[bar["step"] + 1] - xs[bar["step"]]
+            title = f"step {i}: {name} " + words.get(bar["kind"], f"computes {bar['n']} tokens of its prompt")
+            title += f", {bar['cached']} from the cache" if bar["cached"] else ""
+            for mark in bar["marks"]:
+                kind, _, reason = mark.partition(": ")
+                title += f", refused: {REASONS.get(reason, reason)}" if kind == "refuse" else f", {kind}"
+            with picture.group(title, seq=name, bar=bar["kind"], at=i, n=bar["n"]):
+                text = str(bar["n"]) if bar["kind"] == "prefill" else ""
+                lane_bar(picture, x, y, width, bar["kind"], fill, text)
+                _draw_marks(picture, bar, x, y, width)
 
 
-def _draw_bar(picture: Drawing, bar: dict[str, Any], x: float, y: float, width: float, fill: str) -> None:
+def _draw_marks(picture: Drawing, bar: dict[str, Any], x: float, y: float, width: float) -> None:
     middle = x + width / 2
-    if bar["kind"] == "waiting":
-        picture.rect(x, y + 3, width, 14, hatch=True)
-    elif bar["kind"] == "paused":
-        picture.rect(x, y + 6, width, 8, dashed=True)
-    elif bar["kind"] == "decode":
-        picture.rect(x, y + 6, width, 8, fill)
-    else:
-        picture.rect(x, y + 1, width, 18, fill)
-        text = str(bar["n"]) + (f"+{bar['cached']}" if bar["cached"] and width >= 38 else "")
-        if width >= 7 * len(text):
-            picture.text(middle, y + 14, text, 10, ink_on(fill), "middle", mono=True)
     for mark in bar["marks"]:
-        if mark == "preempt":
-            picture.rect(x, y + 1, width, 18, VERMILION)
-            picture.text(middle, y + 15, "×", 14, "#000", "middle", bold=True)
-        elif mark == "finish":
-            picture.text(min(x + width + 6, RIGHT + 4), y + 15, "●", 12, anchor="middle")
+        kind, _, reason = mark.partition(": ")
+        if kind == "preempt":
+            preempted(picture, x, y, width)
+        elif kind == "finish":
+            picture.text(x + width + 5, y + 15, "●", SMALL, anchor="middle")
         elif width >= 9:
-            picture.text(middle, y + 14, "r", 11, anchor="middle", bold=True)
+            picture.text(middle, y + 15, LETTERS.get(reason, "r"), SMALL, anchor="middle", bold=True)
 
 
-def _draw_axis(picture: Drawing, trace: Trace, xs: list[float], y: float, unit: str) -> float:
-    picture.line(LEFT, y + 2, xs[-1], y + 2, BORDER)
-    last = LEFT - 100.0
-    elapsed = 0.0
-    for step, a, b in zip(trace["steps"], xs, xs[1:], strict=False):
-        elapsed += step["ms"] or 0.0
-        if (a + b) / 2 - last >= 28:
-            last = (a + b) / 2
-            text = str(step["i"]) if unit == "step" else f"{elapsed:.0f}"
-            picture.text(last, y + 14, text, 10, anchor="middle", mono=True)
-    picture.text(4, y + 14, "step" if unit == "step" else "milliseconds", 11)
-    return y + 18
+def _draw_axis(picture: Drawing, trace: Trace, xs: list[float], y: float, unit: str) -> None:
+    if unit == "step":
+        marks = [((a + b) / 2, str(i)) for i, (a, b) in enumerate(pairwise(xs))]
+    else:
+        total = sum(sizes(trace, unit))
+        marks = [(xs[0] + (xs[-1] - xs[0]) * tick / total, f"{tick:g}") for tick in round_ticks(total)]
+    axis(picture, xs, y + 1, marks)
+    if xs[0] > NAMES:
+        picture.text(0, y + 15, unit, SMALL)
+
+
+def lane_legend(trace: Trace) -> list[LegendItem]:
+    """The marks that occur on the lanes of this run, and what they mean."""
+    bars = [bar for seq_id in trace["seqs"] for bar in lane_bars(trace, seq_id)]
+    kinds, marks = {bar["kind"] for bar in bars}, {mark for bar in bars for mark in bar["marks"]}
+    words = {
+        "prefill": "tokens of a prompt",
+        "decode": "one more token",
+        "waiting": "waits",
+        "paused": "not in this step",
+        "failed": "the step failed",
+    }
+    items: list[LegendItem] = [(kind, words[kind], "#C0C0C0") for kind in words if kind in kinds]
+    items += [("preempt", "preempted", None)] if "preempt" in marks else []
+    items += [("●", "finished", None)] if "finish" in marks else []
+    for mark in sorted(mark for mark in marks if mark.startswith("refuse: ")):
+        reason = mark.removeprefix("refuse: ")
+        items.append((LETTERS.get(reason, "r"), f"refused: {reason.replace('_', ' ')}", None))
+    return items
 
 
 def strips(trace: Trace) -> dict[str, list[float]]:
@@ -167,46 +203,33 @@ def strips(trace: Trace) -> dict[str, list[float]]:
     return rows
 
 
-def _draw_strips(picture: Drawing, trace: Trace, xs: list[float], y: float) -> float:
-    rows, config = strips(trace), trace["config"]
-    most = max(1.0, *(a + b for a, b in zip(rows["running"], rows["waiting"], strict=True)))
-    parts: list[tuple[str, str | None, bool]] = [("running", "#0072B2", False), ("waiting", None, True)]
-    y = _draw_strip(picture, rows, xs, y, "Sequences", parts, most, f"running, waiting; up to {most:.0f}")
-    parts = [("used", "#009E73", False), ("cached", None, True), ("free", None, False)]
+def draw_strips(
+    trace: Trace, unit: str = "step", longest: float = 0.0, at: int | None = None, has_playhead: bool = True
+) -> Drawing:
+    """What queues, pool and token budget looked like over the whole run; arguments as for `draw_lanes`."""
+    rows, config, xs = strips(trace), trace["config"], edges(trace, unit, longest)
+    queued = max(1.0, *(a + b for a, b in zip(rows["running"], rows["waiting"], strict=True)))
+    most, budget = max(1.0, *rows["tokens"]), float(config["max_num_batched_tokens"])
     pool = float(config["num_blocks"])
-    y = _draw_strip(picture, rows, xs, y, "Blocks", parts, pool, f"used, cached, free; {pool:.0f} in all")
-    most, budget = max(1.0, *rows["tokens"]), config["max_num_batched_tokens"]
-    limit = float(budget) if budget <= 4 * most else most
-    note = f"computed; budget {budget}"
-    return _draw_strip(picture, rows, xs, y, "Tokens", [("tokens", "#E69F00", False)], limit, note)
-
-
-def _draw_strip(
-    picture: Drawing,
-    rows: dict[str, list[float]],
-    xs: list[float],
-    y: float,
-    name: str,
-    parts: list[tuple[str, str | None, bool]],
-    most: float,
-    note: str,
-) -> float:
-    height = STRIP - 14
-    picture.text(4, y + 14, name, bold=True)
-    for n, line in enumerate(note.split("; ")):
-        picture.text(4, y + 27 + 12 * n, line, 10)
-    for i in range(len(xs) - 1):
-        base = y + height
-        values = ", ".join(f"{part} {rows[part][i]:.0f}" for part, _, _ in parts)
-        with picture.group(f"step {i}: {values}", strip=name.lower(), at=i):
-            for part, fill, hatch in parts:
-                size = rows[part][i] / most * height
-                base -= size
-                if size and (fill or hatch):
-                    picture.rect(xs[i], base, xs[i + 1] - xs[i], size, fill, BORDER, 0.7, hatch)
-    picture.line(LEFT, y, xs[-1], y, BORDER, 1, dashed=True)
-    picture.line(LEFT, y + height, xs[-1], y + height, BORDER)
-    return y + STRIP
+    plan: list[tuple[str, str, list[tuple[str, Style]], float]] = [
+        ("Sequences", f"of {queued:.0f}", [("running", Style("#0072B2")), ("waiting", FREE)], queued),
+        ("Blocks", f"of {pool:.0f}", [("used", Style("#009E73")), ("cached", FREE), ("free", Style())], pool),
+        ("Tokens", f"budget {budget:.0f}", [("tokens", Style("#E69F00"))], budget if budget <= 4 * most else most),
+    ]
+    picture = Drawing(WIDTH, len(plan) * (STRIP + 11) + 18, "queues, pool and token budget")
+    if has_playhead:
+        playhead(picture, 0, picture.height - 18, None if at is None else (xs[at], xs[at + 1] - xs[at]))
+    for n, (name, note, parts, limit) in enumerate(plan):
+        y = n * (STRIP + 11) + 8
+        picture.text(0, y + 12, name, bold=True)
+        picture.text(0, y + 27, note, SMALL)
+        strip(picture, xs, y, STRIP, [(rows[part], style) for part, style in parts if part != "free"], limit)
+        for i, (left, right) in enumerate(pairwise(xs)):
+            values = ", ".join(f"{rows[part][i]:.0f} {part}" for part, _ in parts)
+            with picture.group(f"step {i}: {values}", strip=name.lower(), at=i):
+                picture.rect(left, y, right - left, STRIP, "#00000000", None)
+    _draw_axis(picture, trace, xs, picture.height - 18, unit)
+    return picture
 
 
 def totals(trace: Trace) -> dict[str, float]:
@@ -256,15 +279,13 @@ def _lengths(trace: Trace, seq_id: str) -> list[tuple[int, int]]:
 
 def totals_table(traces: dict[str, Trace]) -> str:
     """The totals of one or more runs as an HTML table, a row a run."""
-    import html
-
     heads = {
         "steps": "steps",
-        "mean_ttft": "mean steps to first token",
-        "mean_tpot": "mean steps per further token",
+        "mean_ttft": "steps to first token",
+        "mean_tpot": "steps per further token",
         "preemptions": "preemptions",
-        "computed": "prefill tokens computed",
-        "cached": "prompt tokens from the cache",
+        "computed": "tokens of prefills",
+        "cached": "prompt tokens from cache",
         "recomputed": "tokens computed again",
     }
     rows = ["<tr><th>run</th>" + "".join(f"<th>{head}</th>" for head in heads.values()) + "</tr>"]
@@ -272,7 +293,7 @@ def totals_table(traces: dict[str, Trace]) -> str:
         values = totals(trace)
         cells = "".join(f"<td>{values[key]:.2f}</td>" if "mean" in key else f"<td>{values[key]}</td>" for key in heads)
         rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
-    return f"<table>{''.join(rows)}</table>"
+    return f'<table class="nv-below">{"".join(rows)}</table>'
 
 
 def _count(n: float, word: str) -> str:

@@ -1,34 +1,59 @@
-"""The widgets of scheduling and paging: SequenceView, BlockTable, Timeline and those about the prefix cache."""
+"""The widgets of scheduling and paging: BlockTable, Timeline, SequenceView and those about the prefix cache."""
 
 # What a subclass says is documented in StepWidget.
 # ruff: noqa: D102
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-import ipywidgets as w  # type: ignore[import-untyped]
-import traitlets as t
-
 from . import prefix
-from .block_table import describe_step, draw_blocks, find_bookmarks, lay_out
+from .block_table import describe_step, draw_pool, draw_tables, find_bookmarks, lay_out, legend_of, most_telling_step
 from .drawing import Drawing, stack
-from .player import CSS
+from .live import Examples, LiveWidget
+from .player import View
 from .record import token_texts
 from .sequence_view import describe_moment, draw_sequence, find_moments, moment, num_lines
+from .shapes import LegendItem, legend, legend_html
 from .step_widget import Frame, Question, StepWidget
-from .timeline import cursor_positions, describe_run, draw_timeline, has_times, sizes, totals_table
+from .timeline import (
+    STAGE_WIDTH,
+    WIDTH,
+    describe_run,
+    draw_lanes,
+    draw_strips,
+    edges,
+    has_times,
+    lane_legend,
+    sizes,
+    totals,
+    totals_table,
+)
 from .trace import Trace, find_problems, name_of
 
 
-class _TraceWidget(StepWidget):
-    """A picture of a trace; opens at the first step that breaks a rule."""
+def _view(trace: Trace, unit: str, base: str, longest: float, width: float) -> View:
+    """A base whose playhead is the column of each step."""
+    xs = edges(trace, unit, longest, width)
+    return View(unit, base, [round(x, 1) for x in xs[:-1]], [round(b - a, 2) for a, b in pairwise(xs)])
 
-    def __init__(self, trace: Trace, predict: bool = False, complete: bool = True, **kwargs: Any) -> None:
+
+class _TraceWidget(StepWidget):
+    """A picture of a trace; opens at the first step that breaks a rule, else where most happens."""
+
+    def __init__(self, trace: Trace, predict: bool = False, complete: bool = True) -> None:
         self.trace = trace
         self.problems = find_problems(trace, complete)
-        super().__init__(predict, **kwargs)
+        super().__init__(predict)
+
+    def first_step(self) -> int:
         if self.problems:
-            self.step = self.problems[0].step
+            return self.problems[0].step
+        return min(1, self.num_steps - 1) if self.questions else self.telling_step()
+
+    def telling_step(self) -> int:
+        """The step that tells most."""
+        return most_telling_step(self.trace)
 
     @property
     def num_steps(self) -> int:
@@ -51,13 +76,13 @@ class _TraceWidget(StepWidget):
         what = {"real-model": f"real run of {made['model']}"}.get(made["kind"], "real scheduler, scripted tokens")
         return (
             f"{what} on {made['device']}, {made['when'][:10]}, engine {made['engine_commit']}, torch {made['torch']}; "
-            f"{config['num_blocks']} blocks of {config['block_size']} tokens, max_num_seqs {config['max_num_seqs']}, "
-            f"max_num_batched_tokens {config['max_num_batched_tokens']}"
+            f"{config['num_blocks']} blocks of {config['block_size']} tokens; max_num_seqs {config['max_num_seqs']}, "
+            f"at most {config['max_num_batched_tokens']} tokens a step"
         )
 
 
 class BlockTable(_TraceWidget):
-    """Block tables, pool, queues and free list of a run, step by step.
+    """The stage: lanes of the sequences, their block tables, pool, free list and queues of a run, step by step.
 
     Args:
         trace: a recorded run (`load_trace("story")`, `record(llm, prompts, params)`), a learner's too; one that breaks
@@ -68,12 +93,27 @@ class BlockTable(_TraceWidget):
 
     title = "block tables and pool"
 
-    def __init__(self, trace: Trace, predict: bool = False, complete: bool = True, **kwargs: Any) -> None:
-        self._layout = lay_out(trace)
-        super().__init__(trace, predict, complete, **kwargs)
+    def __init__(self, trace: Trace, predict: bool = False, complete: bool = True) -> None:
+        self._layout, self._legend = lay_out(trace), legend_html(legend_of(trace))
+        super().__init__(trace, predict, complete)
 
     def draw(self, step: int) -> Frame:
-        return Frame(draw_blocks(self.trace, step, self._layout))
+        drawings = (draw_tables(self.trace, step, self._layout), draw_pool(self.trace, step, self._layout))
+        return Frame(drawings, self._legend)
+
+    def lanes(self, at: int | None = None) -> Drawing:
+        """The lanes beside the block tables; the playhead stands at a step, or where the player puts it."""
+        return draw_lanes(self.trace, width=STAGE_WIDTH, lines=self._layout.lines, at=at)
+
+    def views(self) -> list[View]:
+        return [_view(self.trace, "step", self.lanes().svg(), 0.0, STAGE_WIDTH)]
+
+    def still(self, steps: Sequence[int] | None = None) -> Drawing:
+        return stack([("", [super().still(steps)]), ("", [legend(legend_of(self.trace), WIDTH)])])
+
+    def still_rows(self, step: int) -> list[list[Drawing]]:
+        tables, pool = self.draw(step).drawings
+        return [[self.lanes(step), tables], [pool]]
 
     def default_questions(self) -> dict[int, Question]:
         questions: dict[int, Question] = {}
@@ -90,12 +130,12 @@ class BlockTable(_TraceWidget):
 
 
 class Timeline(_TraceWidget):
-    """Lanes of all sequences, with queues, pool and token budget, and a cursor at the current step.
+    """Lanes of all sequences, with queues, pool and token budget, and a playhead at the current step.
 
     Args:
         trace: a recorded run.
-        compare: further runs by name, drawn below with the same totals; steps and cursor are those of `trace`.
-        time_unit: "step", or "ms" if the steps were timed.
+        compare: further runs by name, drawn below with the same totals; steps and playhead are those of `trace`.
+        time_unit: "step", or "ms" if the steps were timed; whoever looks at it can choose the other.
         name: of `trace`, in the table of totals.
         predict, complete: as for `BlockTable`.
 
@@ -104,7 +144,6 @@ class Timeline(_TraceWidget):
     """
 
     title = "timeline of the run"
-    time_unit = t.Unicode("step")
 
     def __init__(
         self,
@@ -114,55 +153,60 @@ class Timeline(_TraceWidget):
         name: str = "this run",
         predict: bool = False,
         complete: bool = True,
-        **kwargs: Any,
     ) -> None:
         self.traces = {name: trace, **(compare or {})}
-        cursor_positions(trace, time_unit)  # raises for a unit that does not fit
-        super().__init__(trace, predict, complete, time_unit=time_unit, **kwargs)
+        sizes(trace, time_unit)  # raises for a unit that does not fit
+        self.time_unit = time_unit
+        super().__init__(trace, predict, complete)
 
     @property
-    def pictures(self) -> list[Drawing]:
-        """One drawing a run."""
-        labels = list(self.traces) if len(self.traces) > 1 else [""]
-        units = [self.time_unit if has_times(trace) else "step" for trace in self.traces.values()]
-        parts = zip(self.traces.values(), units, labels, strict=True)
-        return [draw_timeline(trace, unit, label, self._longest(unit)) for trace, unit, label in parts]
+    def totals(self) -> dict[str, dict[str, float]]:
+        """The figures of `timeline.totals` of each run, by its name."""
+        return {name: totals(trace) for name, trace in self.traces.items()}
+
+    def pictures(self, unit: str, at: int | None = None) -> list[list[Drawing]]:
+        """Lanes and strips, a row a run; the playhead of the first stands at a step, or where the player puts it."""
+        rows = []
+        for n, (name, trace) in enumerate(self.traces.items()):
+            label = name if len(self.traces) > 1 else "Sequences"
+            own = unit if has_times(trace) else "step"
+            longest = self._longest(own)
+            lanes = draw_lanes(trace, own, label, longest, at=at, has_playhead=not n)
+            rows.append([lanes, draw_strips(trace, own, longest, at, not n)])
+        return rows
+
+    def _legend(self) -> list[LegendItem]:
+        return list(dict.fromkeys(item for trace in self.traces.values() for item in lane_legend(trace)))
 
     def _longest(self, unit: str) -> float:
         """Of the runs that are drawn in this unit, the longest: all of them get its scale."""
         return max(sum(sizes(trace, unit)) for trace in self.traces.values() if unit == "step" or has_times(trace))
 
-    def base(self) -> str:
-        first, *others = [picture.svg() for picture in self.pictures]
-        # The cursor is that of the first run; the others stand still.
-        others = [f'<div style="--nv-x:-1000">{svg}</div>' for svg in others]
-        return f'<div style="overflow:hidden">{first}{"".join(others)}</div>{totals_table(self.traces)}'
-
-    def cursor(self) -> list[float]:
-        return cursor_positions(self.trace, self.time_unit, self._longest(self.time_unit))
+    def views(self) -> list[View]:
+        units = ["step", "ms"] if has_times(self.trace) else ["step"]
+        units.sort(key=lambda unit: unit != self.time_unit)
+        after = legend_html(self._legend()) + totals_table(self.traces)
+        return [
+            _view(
+                self.trace, unit, "".join(d.svg() for row in self.pictures(unit) for d in row) + after, longest, WIDTH
+            )
+            for unit, longest in ((unit, self._longest(unit)) for unit in units)
+        ]
 
     def draw(self, step: int) -> Frame:
-        return Frame(Drawing(0, 0))
+        return Frame(())
 
     def still(self, steps: Sequence[int] | None = None) -> Drawing:
-        pairs = zip(self.traces.items(), self.pictures, strict=True)
-        return stack([(f"{name}: {describe_run(trace)}", picture) for (name, trace), picture in pairs], self.footer())
+        rows = []
+        for (name, trace), (lanes, strips) in zip(
+            self.traces.items(), self.pictures(self.time_unit, self.step), strict=True
+        ):
+            rows += [(f"{name}: {describe_run(trace)}", [lanes]), ("", [strips])]
+        return stack([*rows, ("", [legend(self._legend(), WIDTH)])], self.footer())
 
     def plain_text(self) -> str:
         runs = [f"{name}: {describe_run(trace)}" for name, trace in self.traces.items()]
         return "\n".join([f"Timeline: {self.title}", *runs, self.footer()])
-
-    def layout_children(self) -> tuple[w.Widget, ...]:
-        style, controls, *rest = super().layout_children()
-        if not has_times(self.trace):
-            return (style, controls, *rest)
-        self.in_ms = w.Checkbox(value=self.time_unit == "ms", description="width by measured time", indent=False)
-        self.in_ms.observe(lambda change: self.set_trait("time_unit", "ms" if change["new"] else "step"), names="value")
-        return (style, controls, self.in_ms, *rest)
-
-    @t.observe("time_unit")
-    def _on_unit(self, _: Any) -> None:
-        self.refresh()
 
 
 class SequenceView(_TraceWidget):
@@ -179,23 +223,25 @@ class SequenceView(_TraceWidget):
         ValueError: the trace has no such sequence; names those that it has.
     """
 
-    def __init__(
-        self, trace: Trace, name: str = "A", predict: bool = False, complete: bool = True, **kwargs: Any
-    ) -> None:
+    def __init__(self, trace: Trace, name: str = "A", predict: bool = False, complete: bool = True) -> None:
         names = {seq["name"]: int(seq_id) for seq_id, seq in trace["seqs"].items()}
         if name not in names:
             raise ValueError(f"the trace has no sequence {name!r}, but {', '.join(names)}")
         self.seq_id, self.title = names[name], f"life of sequence {name}"
         self._num_lines = num_lines(trace, self.seq_id)
-        super().__init__(trace, predict, complete, **kwargs)
-        if not self.problems:
-            self.step = min(trace["seqs"][str(self.seq_id)]["arrive"], self.num_steps - 1)
+        super().__init__(trace, predict, complete)
+
+    def first_step(self) -> int:
+        return self.problems[0].step if self.problems else self.telling_step()
+
+    def telling_step(self) -> int:
+        return min(max(1, self.trace["seqs"][str(self.seq_id)]["arrive"]), self.num_steps - 1)
 
     def describe(self, step: int) -> str:
         return describe_moment(self.trace, self.seq_id, step)
 
     def draw(self, step: int) -> Frame:
-        return Frame(draw_sequence(self.trace, self.seq_id, step, self._num_lines))
+        return Frame((draw_sequence(self.trace, self.seq_id, step, self._num_lines),))
 
     def default_bookmarks(self) -> dict[str, int]:
         marks = {"problem": self.problems[0].step} if self.problems else {}
@@ -234,10 +280,11 @@ PRESETS = {
 }
 
 
-class PrefixExplorer(StepWidget):
+class PrefixExplorer(Examples):
     """Two or more prompts as blocks: which of them the prefix cache would find, and why.
 
-    Live, the prompts can be edited and the block size moved; the steps of the player are the presets.
+    Live, the prompts can be edited, and the block size moved; the picture follows while one types. Where a cache of
+    unchained hashes would err, the still picture and the player show both.
 
     Args:
         tokenizer: with `encode` and `decode`; None takes the bundled model's.
@@ -245,12 +292,13 @@ class PrefixExplorer(StepWidget):
         compute_hash: a learner's hash function.
         manager_class: a learner's `BlockManager`.
         presets: name to prompts.
+
+    Raises:
+        ValueError: the block size is out of range.
     """
 
     title = "what the prefix cache finds"
-    unit = "example"
-    block_size = t.Int(4, min=1, max=32)
-    chained = t.Bool(True)
+    edited_name = "your texts"
 
     def __init__(
         self,
@@ -259,102 +307,71 @@ class PrefixExplorer(StepWidget):
         compute_hash: prefix.HashFunction | None = None,
         manager_class: Any = prefix.BlockManager,
         presets: dict[str, Sequence[str]] | None = None,
-        **kwargs: Any,
     ) -> None:
+        if not 1 <= block_size <= 32:
+            raise ValueError(f"block_size must be from 1 to 32, got {block_size}")
         self.tokenizer = tokenizer if tokenizer is not None else bundled_tokenizer()
+        self.block_size, self.chained = block_size, True
         self.compute_hash, self.manager_class = compute_hash, manager_class
-        self.presets = {name: list(prompts) for name, prompts in (presets or PRESETS).items()}
-        self._edited: list[str] | None = None
-        super().__init__(block_size=block_size, **kwargs)
+        super().__init__({name: list(prompts) for name, prompts in (presets or PRESETS).items()})
 
-    @property
-    def num_steps(self) -> int:
-        return len(self.presets)
-
-    def default_bookmarks(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.presets)}
-
-    def still_steps(self) -> list[int]:
-        return [self.step]
-
-    def label(self, step: int) -> str:
-        return list(self.presets)[step]
-
-    def prompts(self, step: int) -> list[str]:
-        """The prompts on show: what was typed, or those of the preset."""
-        return self._edited if self._edited and step == self.step else list(self.presets.values())[step]
-
-    def explained(self, step: int) -> list[prefix.ExplainedPrompt]:
+    def explained(self, step: int, chained: bool = True) -> list[prefix.ExplainedPrompt]:
         """What the block manager made of the prompts; empty ones are left out."""
-        token_ids = [self.tokenizer.encode(prompt) for prompt in self.prompts(step)]
+        token_ids = [self.tokenizer.encode(prompt) for prompt in self.chosen(step)]
         token_ids = [ids for ids in token_ids if ids]
-        return prefix.explain(token_ids, self.block_size, self.compute_hash, self.manager_class, self.chained)
+        return prefix.explain(token_ids, self.block_size, self.compute_hash, self.manager_class, chained)
 
     def caption(self, step: int) -> str:
-        start = f"Blocks of {self.block_size} tokens" + ("" if self.chained else ", each hashed by itself") + ". "
-        return start + prefix.describe_prompts(self.explained(step))
+        return f"Blocks of {self.block_size} tokens. " + " ".join(text for text, _ in self._cases(step))
 
     def draw(self, step: int) -> Frame:
-        explained = self.explained(step)
-        texts = [token_texts(self.tokenizer, prompt.token_ids) for prompt in explained]
-        return Frame(prefix.draw_prompts(explained, texts, self.block_size, self.chained))
+        return Frame(tuple(drawing for _, drawing in self._cases(step)))
+
+    def _cases(self, step: int) -> list[tuple[str, Drawing]]:
+        """With chained hashes; and with unchained ones, if live they are asked for, or else if they err."""
+        cases, only = [], self.panel is not None and self.chained
+        for chained in (True,) if only else (True, False):
+            explained = self.explained(step, chained)
+            errs = any(block.state == "false hit" for prompt in explained for block in prompt.blocks)
+            if chained or errs or not self.chained:
+                texts = [token_texts(self.tokenizer, prompt.token_ids) for prompt in explained]
+                start = "" if chained else "If each block were hashed by itself: "
+                picture = prefix.draw_prompts(explained, texts, self.block_size, chained)
+                cases.append((start + prefix.describe_prompts(explained), picture))
+        return cases
 
     def footer(self) -> str:
         name = getattr(self.tokenizer, "name_or_path", "") or type(self.tokenizer).__name__
         whose = "a learner's" if self.compute_hash or self.manager_class is not prefix.BlockManager else "the engine's"
-        return (
-            f"computed by {whose} BlockManager, one prompt after the other; tokenizer: {name.rsplit('/', 1)[-1]}; "
-            "underlined: where a prompt leaves the earlier ones"
-        )
+        return f"computed by {whose} BlockManager, one prompt after the other; tokenizer: {name.rsplit('/', 1)[-1]}"
 
-    def layout_children(self) -> tuple[w.Widget, ...]:
-        wide = w.Layout(width="98%", height="3.6em")
+    def make_controls(self) -> list[Any]:
+        import ipywidgets as w  # type: ignore[import-untyped]
+
         count = max(len(prompts) for prompts in self.presets.values())
-        self.areas = [w.Textarea(layout=wide, continuous_update=False) for _ in range(count)]
-        self.sizes = w.IntSlider(
-            min=1, max=32, value=self.block_size, description="block size", continuous_update=False
-        )
+        self.areas = [w.Textarea(layout=w.Layout(width="98%", height="3.4em")) for _ in range(count)]
+        self.sizes = w.IntSlider(min=1, max=32, value=self.block_size, description="block size")
         self.chain = w.Checkbox(value=True, description="hashes are chained", indent=False)
-        self._fill_areas()
-        for area in self.areas:
-            area.observe(self._on_edit, names="value")
-        t.link((self.sizes, "value"), (self, "block_size"))
-        t.link((self.chain, "value"), (self, "chained"))
-        style = w.HTML(f"<style>{CSS}</style>")
-        settings = w.HBox([self.sizes, self.chain])
-        return (style, self.marks, *self.areas, settings, self.text, self.view, self.note)
+        self.fill()
+        for control in (*self.areas, self.sizes, self.chain):
+            control.observe(self._on_input, names="value")
+        for n, area in enumerate(self.areas):
+            area.description = prefix.letters(n)
+            area.style.description_width = "1.5em"
+        return [*self.areas, w.HBox([self.sizes, self.chain])]
 
-    def _fill_areas(self) -> None:
-        prompts = list(self.presets.values())[self.step]
-        self._filling = True
+    def fill(self) -> None:
+        prompts = self.chosen(self.step)
         for area, prompt in zip(self.areas, [*prompts, *[""] * len(self.areas)], strict=False):
             area.value = prompt
-        self._filling = False
 
-    def _on_edit(self, _: Any) -> None:
-        if not self._filling:
-            self._edited = [area.value for area in self.areas]
-            self.refresh()
-
-    def _bookmark(self, name: str) -> w.Button:
-        button = super()._bookmark(name)
-        button.on_click(lambda _: self._load_preset())
-        return button
-
-    def _load_preset(self) -> None:
-        """Also when the preset is the current one, and was edited."""
-        self._edited = None
-        self._fill_areas()
-        self.refresh()
-
-    @t.observe("step")
-    def _on_step(self, _: Any) -> None:
-        if hasattr(self, "areas"):
-            self._load_preset()
-
-    @t.observe("block_size", "chained")
-    def _on_setting(self, _: Any) -> None:
-        self.refresh()
+    def _on_input(self, change: dict[str, Any]) -> None:
+        if self.filling:
+            return
+        if change["owner"] in self.areas:
+            self.edited = [area.value for area in self.areas]
+        self.block_size, self.chained = self.sizes.value, self.chain.value
+        self.changed()
 
 
 def bundled_tokenizer() -> Any:
@@ -381,12 +398,13 @@ class BlockSizeExplorer(StepWidget):
         lengths: Sequence[int] = (37, 150, 90, 260, 52, 201),
         shared_prefix: int = 32,
         block_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-        **kwargs: Any,
     ) -> None:
         self.lengths, self.shared_prefix = list(lengths), shared_prefix
         self.rows = prefix.measure_waste(lengths, shared_prefix, block_sizes)
-        super().__init__(**kwargs)
-        self.step = next((i for i, row in enumerate(self.rows) if row.block_size == 16), 0)
+        super().__init__()
+
+    def first_step(self) -> int:
+        return next((i for i, row in enumerate(self.rows) if row.block_size == 16), 0)
 
     @property
     def num_steps(self) -> int:
@@ -399,7 +417,8 @@ class BlockSizeExplorer(StepWidget):
         return prefix.describe_waste(self.rows[step])
 
     def draw(self, step: int) -> Frame:
-        return Frame(prefix.draw_waste(self.rows, step, self.lengths, self.shared_prefix), self._table(step))
+        pictures = (prefix.draw_last_blocks(self.rows, step, self.lengths), prefix.draw_waste(self.rows, step))
+        return Frame(pictures, self._table(step))
 
     def still_steps(self) -> list[int]:
         return [self.step]
@@ -421,50 +440,32 @@ class BlockSizeExplorer(StepWidget):
             values = (row.block_size, row.blocks, row.slots, row.wasted, f"{100 * row.wasted / row.slots:.1f}")
             cells = "".join(f"<td>{value}</td>" for value in (*values, row.table_entries, row.reused))
             rows.append(f"<tr{' aria-current=true' if i == step else ''}>{cells}</tr>")
-        return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
+        return f"<table class=nv-below><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
 
 
-class PrefixSimulation(StepWidget):
+class PrefixSimulation(LiveWidget):
     """A hundred requests, of which a share begins alike, through the real scheduler with and without prefix cache.
 
     Args:
-        share: of the requests with the common prefix, 0 to 1.
-        num_requests, prefix_tokens, own_tokens, output_tokens, num_blocks, block_size, seed: as for `prefix.simulate`.
+        **settings: as for `prefix.simulate`, such as `num_requests=100` and `share=0.7`, of those with the common
+            prefix.
     """
 
     title = "prefix cache over many requests"
     unit = "requests"
 
-    def __init__(
-        self,
-        num_requests: int = 100,
-        share: float = 0.7,
-        prefix_tokens: int = 64,
-        own_tokens: int = 32,
-        output_tokens: int = 16,
-        num_blocks: int = 64,
-        block_size: int = 16,
-        seed: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        self.settings: dict[str, Any] = {
-            "num_requests": num_requests,
-            "share": share,
-            "prefix_tokens": prefix_tokens,
-            "own_tokens": own_tokens,
-            "output_tokens": output_tokens,
-            "num_blocks": num_blocks,
-            "block_size": block_size,
-            "seed": seed,
-        }
-        self.simulation = prefix.simulate(**self.settings)
-        self.counts = [round(num_requests * k / 10) for k in range(1, 11)]
-        super().__init__(**kwargs)
-        self.step = self.num_steps - 1
+    def __init__(self, **settings: Any) -> None:
+        self.simulation = prefix.simulate(**settings)
+        self.settings = self.simulation.settings
+        self.counts = [round(self.settings["num_requests"] * k / 10) for k in range(1, 11)]
+        super().__init__()
 
     @property
     def num_steps(self) -> int:
         return len(self.counts)
+
+    def first_step(self) -> int:
+        return self.num_steps - 1
 
     def label(self, step: int) -> str:
         return f"{self.counts[step]} requests"
@@ -473,11 +474,8 @@ class PrefixSimulation(StepWidget):
         return prefix.describe_simulation(self.simulation, self.counts[step])
 
     def draw(self, step: int) -> Frame:
-        picture = prefix.draw_simulation(self.simulation, self.counts[step])
-        return Frame(picture, prefix.simulation_table(self.simulation))
-
-    def still_steps(self) -> list[int]:
-        return [self.num_steps - 1]
+        pictures = prefix.draw_requests(self.simulation, self.counts[step])
+        return Frame(pictures, prefix.simulation_table(self.simulation))
 
     def footer(self) -> str:
         s = self.settings
@@ -487,19 +485,23 @@ class PrefixSimulation(StepWidget):
             f"of {s['block_size']} tokens, seed {s['seed']}"
         )
 
-    def layout_children(self) -> tuple[w.Widget, ...]:
-        style, *rest = super().layout_children()
-        self.shares = w.IntSlider(
-            min=0, max=100, step=10, value=round(100 * self.settings["share"]), description="share %"
-        )
-        sizes = sorted({24, 32, 48, 64, 128, self.settings["num_blocks"]})
-        self.pool = w.SelectionSlider(options=sizes, value=self.settings["num_blocks"], description="blocks")
-        for control in (self.shares, self.pool):
-            control.continuous_update = False
-            control.observe(self._on_setting, names="value")
-        return (style, w.HBox([self.shares, self.pool]), *rest)
+    def make_controls(self) -> list[Any]:
+        import ipywidgets as w
 
-    def _on_setting(self, _: Any) -> None:
-        self.settings |= {"share": self.shares.value / 100, "num_blocks": self.pool.value}
-        self.simulation = prefix.simulate(**self.settings)
-        self.refresh()
+        sizes = sorted({24, 32, 48, 64, 128, self.settings["num_blocks"]})
+        self.shares = w.IntSlider(min=0, max=100, step=10, value=round(100 * self.settings["share"]))
+        self.pool = w.SelectionSlider(options=sizes, value=self.settings["num_blocks"])
+        self.arrived = w.SelectionSlider(options=self.counts, value=self.counts[self.step])
+        names = ("share %", "blocks", "requests")
+        for control, name in zip((self.shares, self.pool, self.arrived), names, strict=True):
+            control.description, control.continuous_update = name, control is self.arrived
+            control.observe(self._on_input, names="value")
+        return [w.HBox([self.shares, self.pool, self.arrived], layout=w.Layout(flex_flow="row wrap"))]
+
+    def _on_input(self, change: dict[str, Any]) -> None:
+        self._step = self.counts.index(self.arrived.value)
+        if change["owner"] is not self.arrived:
+            changed = {"share": self.shares.value / 100, "num_blocks": self.pool.value}
+            self.simulation = prefix.simulate(**self.settings | changed)
+            self.settings = self.simulation.settings
+        self.changed()

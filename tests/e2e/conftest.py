@@ -15,8 +15,11 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]  # kernels import the package that is tested, wherever another is installed
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",  # root in a container
@@ -123,7 +126,8 @@ def executed_notebook(tmp_path_factory):
 
     path = write_notebook(tmp_path_factory.mktemp("executed") / "widgets.ipynb")
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=100, kernel_name="python3", store_widget_state=False).execute()
+    client = NotebookClient(notebook, timeout=100, kernel_name="python3", store_widget_state=False)
+    client.execute(env=os.environ | {"PYTHONPATH": str(ROOT)})
     nbformat.write(notebook, path)
     return path
 
@@ -136,8 +140,16 @@ def lab(tmp_path_factory, executed_notebook):
     root.mkdir()
     write_notebook(root / "live.ipynb")
     shutil.copy(executed_notebook, root / "untrusted.ipynb")
-    with run_lab(home, root) as lab:
-        yield lab
+    with run_lab(home, root) as (address, token):
+        yield Lab(address, token, root)
+
+
+class Lab(NamedTuple):
+    """A running JupyterLab."""
+
+    address: str
+    token: str
+    folder: Path
 
 
 @contextlib.contextmanager
@@ -149,7 +161,7 @@ def run_lab(home, root, **variables):
     token = secrets.token_hex(16)
     folders = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     env = os.environ | {f"JUPYTER_{key}_DIR": str(home / name) for key, name in folders.items()}
-    env |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_TOKEN": token} | variables
+    env |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTER_TOKEN": token, "PYTHONPATH": str(ROOT)} | variables
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -187,7 +199,7 @@ def wait_for_server(process, address, token, log):
 
 def open_notebook(page, lab, name):
     """Open a notebook and wait until its kernel is idle."""
-    address, token = lab
+    address, token = lab[:2]
     page.goto(f"{address}/lab/workspaces/e2e/tree/{name}?reset&token={token}")
     page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=90_000)
     page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook").wait_for(timeout=90_000)

@@ -108,17 +108,18 @@ def test_a_new_learner_runs_the_chapter_from_top_to_bottom(page):
 
 def test_the_block_table_is_stepped_by_keyboard(page):
     cell = go_to(page, "tiny = LLM")
-    box = outputs(cell).locator(".nv.widget-vbox, .nv.jupyter-widgets").first
-    step = box.locator("div[data-step]")
-    expect(step).to_have_attribute("data-step", "0", timeout=LONG)
-    box.locator(".noUi-handle").focus()
+    box = outputs(cell).locator(".nv-player").first
+    expect(box.locator(".nv-bar")).to_have_count(1, timeout=LONG)
+    box.get_by_role("slider").focus()
+    page.keyboard.press("Home")
+    expect(box).to_have_attribute("data-step", "0", timeout=LONG)
     expect(box.locator('g[data-b="0"]')).to_have_attribute("data-ref", "0")
     page.keyboard.press("ArrowRight")
-    expect(step).to_have_attribute("data-step", "1", timeout=LONG)
+    expect(box).to_have_attribute("data-step", "1", timeout=LONG)
     expect(box.locator('g[data-b="0"]')).to_have_attribute("data-ref", "1")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    expect(step).to_have_attribute("data-step", "3", timeout=LONG)
+    expect(box).to_have_attribute("data-step", "3", timeout=LONG)
     expect(box.locator('g[data-b="0"]')).to_have_attribute("data-owners", "A B")
     expect(box.get_by_role("status")).to_contain_text("B finds 8 tokens in the cache")
     take_screenshot(page, "chapter_block_table_light")
@@ -166,7 +167,7 @@ def test_the_engine_with_it_is_drawn(page):
     cell.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     cell = go_to(page, with_picture)
-    expect(outputs(cell).get_by_role("status")).to_contain_text("Start", timeout=LONG)
+    expect(outputs(cell).get_by_role("status")).to_contain_text("tokens in the cache", timeout=LONG)
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
     take_screenshot(page, "chapter_own_engine_dark")

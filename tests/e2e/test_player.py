@@ -1,5 +1,7 @@
 """The HTML player in Chromium, without Jupyter and without network."""
 
+import re
+
 import pytest
 
 from nanovllm.viz import (
@@ -8,6 +10,7 @@ from nanovllm.viz import (
     MemoryBudget,
     PrefixExplorer,
     PrefixSimulation,
+    SequenceView,
     Timeline,
     load_trace,
 )
@@ -28,32 +31,64 @@ def story():
     return load_trace("story")
 
 
-def test_buttons_keys_and_bookmarks_move_the_block_table(browser, story, tmp_path):
+def step_is(player, step):
+    expect(player).to_have_attribute("data-step", str(step))
+
+
+def test_it_opens_where_most_happens_and_buttons_and_bookmarks_move_it(browser, story, tmp_path):
     with open_page(browser) as page:
         page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
         player = page.locator(".nv-player")
-        expect(player).to_have_attribute("data-step", "0")
+        step_is(player, 9)
         page.get_by_role("button", name="next step").click()
-        page.keyboard.press("Enter")
-        page.keyboard.press("Enter")
-        expect(player).to_have_attribute("data-step", "3")
-        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-ref", "2")
-        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-state", "shared")
+        page.keyboard.press("Enter")  # still presses the button
+        step_is(player, 11)
         page.get_by_role("button", name="previous step").click()
-        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-ref", "1")
-        page.keyboard.press("Tab")  # play
-        page.keyboard.press("Tab")  # next
-        page.keyboard.press("Tab")
-        expect(page.get_by_role("slider")).to_be_focused()
-        page.keyboard.press("End")
-        expect(player).to_have_attribute("data-step", "14")
-        page.keyboard.press("ArrowLeft")
-        expect(player).to_have_attribute("data-step", "13")
-        page.get_by_role("button", name="jump to: preemption").click()
-        expect(player).to_have_attribute("data-step", "9")
-        expect(page.get_by_role("status")).to_contain_text("C is preempted")
-        expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", "step 9 of 14")
+        step_is(player, 10)
+        page.get_by_role("button", name="jump to: sharing").click()
+        step_is(player, 3)
+        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-ref", "2")
+        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-change", "+B")
+        expect(page.get_by_role("button", name="jump to: sharing")).to_have_attribute("aria-current", "step")
+        expect(page.get_by_role("status")).to_contain_text("B finds 8 tokens in the cache")
+        expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", "step 3 of 14")
         assert page.errors == [] and page.refused == []
+
+
+WAYS_IN = {
+    "a button": lambda page: page.get_by_role("button", name="next step").click(),
+    "a bookmark": lambda page: page.get_by_role("button", name="jump to: sharing").click(),
+    "the slider": lambda page: page.get_by_role("slider").click(),
+    "a lane": lambda page: page.locator('g[data-seq="A"][data-at="6"]').click(),
+    "a block": lambda page: page.locator('g[data-b="1"]').click(),
+    "the caption": lambda page: page.get_by_role("status").click(),
+    "Tab": lambda page: page.keyboard.press("Tab"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_keys_work_wherever_the_focus_is_inside(browser, story, tmp_path, way):
+    with open_page(browser) as page:
+        page.clock.install()
+        page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 9)
+        WAYS_IN[way](page)
+        page.keyboard.press("Home")
+        step_is(player, 0)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        step_is(player, 2)
+        page.keyboard.press("ArrowLeft")
+        step_is(player, 1)
+        page.keyboard.press("Space")
+        page.clock.run_for(950)
+        step_is(player, 2)
+        page.keyboard.press("Space")
+        page.clock.run_for(5_000)
+        step_is(player, 2)
+        page.keyboard.press("End")
+        step_is(player, 14)
 
 
 def test_play_runs_to_the_end_and_can_be_paused(browser, story, tmp_path):
@@ -61,30 +96,102 @@ def test_play_runs_to_the_end_and_can_be_paused(browser, story, tmp_path):
         page.clock.install()
         page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
         player = page.locator(".nv-player")
-        page.get_by_role("button", name="play").click()
+        step_is(player, 9)
+        page.get_by_role("button", name="play", exact=True).click()
         page.clock.run_for(950)
-        expect(player).to_have_attribute("data-step", "1")
+        step_is(player, 10)
         page.get_by_role("button", name="pause").click()
         page.clock.run_for(5_000)
-        expect(player).to_have_attribute("data-step", "1")
-        page.get_by_role("button", name="play").click()
-        page.clock.run_for(30_000)
-        expect(player).to_have_attribute("data-step", "14")
-        expect(page.get_by_role("button", name="play")).to_be_visible()
+        step_is(player, 10)
+        page.get_by_role("button", name="play", exact=True).click()
+        page.clock.run_for(900 * 5)
+        step_is(player, 14)
+        expect(page.get_by_role("button", name="play", exact=True)).to_be_visible()
 
 
-def test_a_prediction_is_asked_for(browser, story, tmp_path):
+def test_lanes_and_the_playhead(browser, story, tmp_path):
+    with open_page(browser) as page:
+        page.goto(page_of([Timeline(story)], tmp_path / "page.html"))
+        player, head = page.locator(".nv-player"), page.locator("g[data-cursor] rect").first
+        page.locator('g[data-seq="A"][data-at="6"]').click()
+        step_is(player, 6)
+        bar, column = page.locator('g[data-seq="A"][data-at="6"] rect').bounding_box(), head.bounding_box()
+        assert abs(bar["x"] - column["x"]) < 2 and abs(bar["width"] - column["width"]) < 3
+        assert column["height"] > 3 * bar["height"]
+        opaque = "element => getComputedStyle(element).fill"
+        assert head.evaluate(opaque).startswith("rgba") and head.evaluate(opaque).endswith("0.25)")
+        lane = page.locator('g[data-seq="B"][data-at="3"]').bounding_box()  # nothing is drawn before B arrives
+        page.mouse.click(bar["x"] - 4.5 * bar["width"] + 2, lane["y"] + 8)
+        step_is(player, 1)
+        page.get_by_role("button", name="width by ms").click()
+        expect(page.get_by_role("button", name="width by ms")).to_have_attribute("aria-pressed", "true")
+        step_is(player, 1)
+        expect(player.locator("svg").filter(has_text="ms").first).to_be_visible()
+
+
+def test_pointing_dims_the_others_and_a_click_keeps_it(browser, story, tmp_path):
+    table = BlockTable(story)
+    table.step = 5
+    opacity = "element => Number(getComputedStyle(element).opacity)"
+    with open_page(browser) as page:
+        page.goto(page_of([table], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        mine, theirs = page.locator('g[data-b="2"]'), page.locator('g[data-b="4"]')
+        expect(mine).to_have_attribute("data-owners", "A")
+        assert mine.evaluate(opacity) == theirs.evaluate(opacity) == 1
+        page.locator('g[data-row="A"]').first.click()
+        page.mouse.move(2, 2)
+        assert mine.evaluate(opacity) == 1 and theirs.evaluate(opacity) < 0.5
+        page.keyboard.press("ArrowRight")
+        step_is(player, 6)
+        assert theirs.evaluate(opacity) < 0.5
+        page.keyboard.press("Escape")
+        assert theirs.evaluate(opacity) == 1
+        theirs.click()
+        page.mouse.move(2, 2)
+        expect(player.locator(".nv-footer")).to_contain_text("block 4: used, reference count 1, in the table of C")
+        assert mine.evaluate(opacity) < 0.5
+        assert player.locator('g[data-physical="4"]').evaluate(opacity) == 1
+
+
+def test_by_keyboard_alone(browser, story, tmp_path):
+    """Tab goes to the picture once; arrows go on from there, Enter keeps, and the focus survives a step."""
+    with open_page(browser) as page:
+        page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 9)
+        stops = []
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            stops.append(page.evaluate("() => document.activeElement.dataset.row ?? document.activeElement.title"))
+            if stops[-1] == "A":
+                break
+        assert stops[-1] == "A" and "play" in stops and "full screen" in stops and "jump to: eviction" in stops
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("() => document.activeElement.dataset.b") == "0"
+        page.keyboard.press("Enter")
+        page.keyboard.press("ArrowRight")
+        step_is(player, 10)
+        assert page.evaluate("() => document.activeElement.dataset.b") == "0"
+        expect(player.locator(".nv-footer")).to_contain_text("block 0:")
+
+
+def test_a_prediction_is_asked_and_answered_by_keyboard(browser, story, tmp_path):
     with open_page(browser) as page:
         page.goto(page_of([BlockTable(story, predict=True)], tmp_path / "page.html"))
         player = page.locator(".nv-player")
-        expect(page.get_by_role("textbox")).to_be_hidden()
+        step_is(player, 1)
         page.get_by_role("button", name="jump to: sharing").click()
         expect(page.get_by_role("status")).to_contain_text("Predict: B is admitted in step 3.")
-        expect(player).to_have_attribute("data-step", "2")
-        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-ref", "1")
-        page.get_by_role("textbox").fill("8")
+        step_is(player, 2)
+        page.get_by_role("textbox").fill("9")
+        page.keyboard.press("Home")  # moves in the text, not the picture
+        page.keyboard.press("Delete")
+        page.keyboard.type("8")
         page.keyboard.press("Enter")
-        expect(player).to_have_attribute("data-step", "3")
+        step_is(player, 3)
         expect(page.get_by_role("status")).to_contain_text("Right: 8.")
         expect(page.get_by_role("textbox")).to_be_hidden()
         page.get_by_role("button", name="jump to: preemption").click()
@@ -94,42 +201,115 @@ def test_a_prediction_is_asked_for(browser, story, tmp_path):
         assert page.errors == []
 
 
-def test_players_of_one_run_move_together_and_the_cursor_with_them(browser, story, tmp_path):
+def test_players_of_one_run_move_together(browser, story, tmp_path):
     table, timeline, other = BlockTable(story), Timeline(story), BlockTable(story)
     timeline.follow(table)
     with open_page(browser) as page:
         page.goto(page_of([table, timeline, other], tmp_path / "page.html"))
         players = page.locator(".nv-player")
-        line = players.nth(1).locator("g[data-cursor] path")
-        expect(players.nth(1)).to_have_attribute("data-step", "0")
-        before = line.bounding_box()["x"]
-        players.nth(0).get_by_role("button", name="jump to: preemption").click()
-        expect(players.nth(1)).to_have_attribute("data-step", "9")
-        expect(players.nth(2)).to_have_attribute("data-step", "0")
-        bar = players.nth(1).locator('g[data-seq="A"][data-at="9"]').bounding_box()
-        now = line.bounding_box()
-        assert before < bar["x"] < now["x"] + now["width"] / 2 < bar["x"] + bar["width"]
+        players.nth(0).get_by_role("button", name="jump to: revival").click()
+        step_is(players.nth(1), 10)
+        step_is(players.nth(2), 9)
         players.nth(1).get_by_role("button", name="next step").click()
-        expect(players.nth(0)).to_have_attribute("data-step", "10")
+        step_is(players.nth(0), 11)
 
 
-def test_a_row_dims_what_is_not_its_own(browser, story, tmp_path):
-    table = BlockTable(story)
-    table.step = 5
+# The size of the smallest text that shows, in pixels.
+SMALLEST = """() => Math.min(...[...document.querySelectorAll('.nv-player :is(svg text, div, span, button, td)')]
+    .filter((element) => element.textContent.trim() && element.getBoundingClientRect().width)
+    .map((element) => {
+        const svg = element.ownerSVGElement, size = parseFloat(getComputedStyle(element).fontSize);
+        return svg ? size * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : size;
+    }))"""
+RIGHT = "all => Math.max(...all.map((svg) => svg.getBoundingClientRect().right))"
+
+
+@pytest.mark.parametrize("name", ["story", "batch"])
+@pytest.mark.parametrize("widget", [BlockTable, Timeline])
+def test_it_fits_a_screen_and_can_be_read(browser, tmp_path, name, widget):
     with open_page(browser) as page:
-        page.goto(page_of([table], tmp_path / "page.html"))
-        opacity = "element => Number(getComputedStyle(element).opacity)"
-        mine, theirs = page.locator('g[data-b="2"]'), page.locator('g[data-b="4"]')
-        expect(mine).to_have_attribute("data-owners", "A")
-        assert mine.evaluate(opacity) == theirs.evaluate(opacity) == 1
-        page.get_by_role("slider").focus()
-        for _ in range(6):  # the bookmarks come between
-            page.keyboard.press("Tab")
-        expect(page.locator('g[data-row="A"]')).to_be_focused()
-        assert mine.evaluate(opacity) == 1 and theirs.evaluate(opacity) < 0.5
-        page.locator('g[data-row="C"]').hover()
-        page.get_by_role("slider").focus()
-        assert mine.evaluate(opacity) < 0.5 and theirs.evaluate(opacity) == 1
+        address = page_of([widget(load_trace(name))], tmp_path / "page.html")
+        for width in (1500, 1024, 890):  # 890 is what JupyterLab leaves of 1,024
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto(address)
+            player = page.locator(".nv-player")
+            expect(player).to_have_attribute("data-step", re.compile("[0-9]+"))
+            box, stage = player.bounding_box(), page.locator(".nv-stage")
+            assert box["height"] <= 620, (width, box)
+            assert page.evaluate(SMALLEST) >= 11.9
+            assert stage.evaluate("stage => stage.scrollWidth <= stage.clientWidth")
+            if width == 1500:  # wide screens are used
+                right = page.locator("svg.nv-panel").evaluate_all(
+                    "all => Math.max(...all.map(s => s.getBoundingClientRect().right))"
+                )
+                assert right > 1100
+            top = player.locator(".nv-stage").bounding_box()["y"]
+            for _ in range(6):
+                page.get_by_role("button", name="next step").click()
+            assert player.locator(".nv-stage").bounding_box()["y"] == top  # nothing moves
+            assert player.bounding_box()["height"] == box["height"]
+
+
+@pytest.mark.parametrize("size", [(1920, 1080), (1280, 720)])
+def test_full_screen_fills_a_projector(browser, story, tmp_path, size):
+    with open_page(browser) as page:
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        page.get_by_role("button", name="full screen").click()
+        expect(page.locator(".nv-player:fullscreen")).to_have_count(1)
+        page.wait_for_function(
+            "() => parseFloat(document.querySelector('.nv-player').style.getPropertyValue('--nv-s')) >= 1.5"
+        )
+        assert page.evaluate(SMALLEST) >= 17.9
+        assert player.evaluate("player => player.scrollHeight <= player.clientHeight + 1")
+        page.keyboard.press("ArrowRight")
+        step_is(player, 10)
+        take_screenshot(page, f"full_screen_{size[0]}")
+        page.keyboard.press("f")
+        expect(page.locator(".nv-player:fullscreen")).to_have_count(0)
+
+
+# How the page gets its script elsewhere: VS Code runs a copy of each, appended to the output and removed at once
+# (domEval in its extension notebook-renderers); Colab gives each cell a frame of its own that may run scripts.
+VS_CODE = """markup => {
+  const output = document.body.appendChild(document.createElement('div'));
+  output.innerHTML = markup;
+  for (const node of [...output.getElementsByTagName('script')]) {
+    const script = document.createElement('script');
+    script.text = node.innerText;
+    if (node.type) script.type = node.type;
+    output.appendChild(script).parentNode.removeChild(script);
+  }
+}"""
+COLAB = """markup => {
+  const frame = document.createElement('iframe');
+  frame.sandbox = 'allow-scripts';
+  frame.srcdoc = markup;
+  frame.width = 900; frame.height = 700;
+  document.body.append(frame);
+}"""
+
+
+@pytest.mark.parametrize("place", [VS_CODE, COLAB], ids=["VS Code", "Colab"])
+def test_by_the_rules_of_other_notebooks(browser, story, place):
+    with open_page(browser) as page:
+        page.goto("data:text/html,<!doctype html><body></body>")
+        for _ in range(2):
+            page.evaluate(place, BlockTable(story).html())
+        frames = [page] if place is VS_CODE else page.frames[1:]
+        players = [player for frame in frames for player in frame.locator(".nv-player").all()]
+        assert len(players) == 2
+        for player in players:
+            step_is(player, 9)
+            expect(player.locator(".nv-bar")).to_have_count(1)
+            expect(player.locator(".nv-still")).to_have_count(0)
+            player.get_by_role("button", name="next step").click()
+            step_is(player, 10)
+            for _ in range(2):  # there and back
+                player.get_by_role("button", name="full screen").click()
+                page.wait_for_timeout(300)
+        assert page.errors == []
 
 
 def everything():
@@ -145,6 +325,7 @@ def everything():
         "block_size": BlockSizeExplorer(),
         "simulation": PrefixSimulation(num_requests=50),
         "memory": MemoryBudget(),
+        "sequence": SequenceView(story, "C"),
     }
 
 
@@ -159,6 +340,7 @@ def test_all_players_step_and_can_be_read(browser, tmp_path, scheme):
             page.goto(page_of([widget], tmp_path / f"{name}.html"))
             player = page.locator(".nv-player")
             expect(player).to_have_attribute("data-step", str(widget.step))
+            assert page.evaluate(SMALLEST) >= 11.9, name
             take_screenshot(player, f"player_{name}_{scheme}")
             paper = player.evaluate(BRIGHTNESS.replace("PROPERTY", "'backgroundColor'"))
             ink = player.evaluate(BRIGHTNESS.replace("PROPERTY", "'color'"))
@@ -169,9 +351,9 @@ def test_all_players_step_and_can_be_read(browser, tmp_path, scheme):
             expect(player).to_have_attribute("data-step", "0")
             page.get_by_role("slider").press("End")
             expect(player).to_have_attribute("data-step", str(widget.num_steps - 1))
-            box = player.locator("svg").first.bounding_box()
-            assert box["width"] > 400 and box["height"] > 60
-            inside = player.locator("svg").first.evaluate(
+            box = player.locator("svg.nv-panel").first.bounding_box()
+            assert box["width"] > 300 and box["height"] > 60
+            inside = player.locator("svg.nv-panel").first.evaluate(
                 "svg => { const a = svg.getBBox(), b = svg.viewBox.baseVal; return a.x + a.width <= b.width + 14; }"
             )
             assert inside, name

@@ -103,18 +103,20 @@ def test_the_number_of_blocks_is_the_learners():
         return 5
 
     widget = MemoryBudget(num_blocks_that_fit=five)
-    assert "the cache holds 1,280 tokens" in widget.text.value and "the function given" in widget.footer()
+    assert "the cache holds 1,280 tokens" in widget.caption(widget.step) and "the function given" in widget.footer()
     weights = 2 * model_size("Qwen3-8B").num_parameters
     assert (24 * GB, memory.OTHER_BYTES + weights, 4 * (4096 + 12288) * 16384 * 2, 0.9, 256 * 147456) in asked
 
 
 def test_moving_an_option_and_going_back_to_the_example():
     widget = MemoryBudget()
-    assert "68 blocks" in widget.view.value
+    widget.make_panel()
+    assert "68 blocks" in widget.view.value and "8B on 24 GB.</b>" in widget.text.value
     widget.inputs["gpu_memory_utilization"].value = 0.75
     assert "no block of the KV cache fits" in widget.text.value
+    assert "your setting.</b>" in widget.text.value and "8B on 24 GB" not in widget.text.value  # the title follows
     assert "68 blocks" not in widget.view.value
-    buttons = {button.description: button for button in widget.marks.children}
+    buttons = {button.description: button for button in widget.marks}
     buttons["8B on 24 GB"].click()
     assert widget.inputs["gpu_memory_utilization"].value == 0.9 and "68 blocks" in widget.view.value
     widget.inputs["memory_gb"].value = 80
@@ -125,7 +127,13 @@ def test_moving_an_option_and_going_back_to_the_example():
 
 def test_what_is_exported_are_the_examples():
     widget = MemoryBudget({"mine": Setting("qwen3-tiny", 8, kvcache_block_size=16), "other": Setting("Qwen3-4B", 12)})
+    widget.make_panel()
+    widget.step = 0
     widget.inputs["memory_gb"].value = 12
     text = widget.plain_text()
-    assert text.count(" GB") >= 2 and "mine: qwen3-tiny" in text and "other: Qwen3-4B on a GPU of 12 GB" in text
+    assert (
+        text.count(" GB") >= 2
+        and "your setting: qwen3-tiny on a GPU of 12 GB" in text
+        and "other: Qwen3-4B on a GPU of 12 GB" in text
+    )
     assert nanovllm.viz.MemoryBudget is MemoryBudget

@@ -113,6 +113,7 @@ def test_typed_markup_is_only_text():
 
 def test_waste_by_hand():
     small, large = measure_waste([5, 6], 4, [2, 4])
+    assert (small.cached, large.cached) == ([0, 4], [0, 4])
     # Block size 2: A takes 3 blocks; B shares 2 of them and takes 1.
     assert (small.blocks, small.slots, small.wasted, small.table_entries, small.reused) == (4, 8, 1, 6, 4)
     assert (large.blocks, large.slots, large.wasted, large.table_entries, large.reused) == (3, 12, 5, 4, 4)

@@ -6,19 +6,25 @@ import gzip
 import json
 import random
 import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import traitlets
 
 from nanovllm import SamplingParams, viz
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
+from nanovllm.viz.drawing import color_of
 from nanovllm.viz.memory import MemoryBudget
 from nanovllm.viz.player import PlayerData, html_player
+from nanovllm.viz.prefix import ENTRIES, SHARED, STORED
 from nanovllm.viz.record import record_scheduler
 from nanovllm.viz.widgets import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, SequenceView, Timeline
 
-KINDS = ("application/vnd.jupyter.widget-view+json", "text/html", "image/png", "text/plain")
+KINDS = ("text/html", "image/png", "text/plain")
+ROOT = Path(viz.__file__).parents[2]
 
 
 @pytest.fixture
@@ -77,8 +83,8 @@ def player_data(markup):
 @pytest.mark.parametrize("name", NAMES)
 def test_bundle_has_all_forms_and_stays_small(name, words):
     widget = make(name, words)
-    data, _ = widget._repr_mimebundle_()
-    assert set(KINDS) <= set(data)
+    data = widget._repr_mimebundle_()
+    assert set(KINDS) == set(data)
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
     assert all(len(str(data[kind])) < 300_000 for kind in KINDS)
     player = player_data(data["text/html"])
@@ -95,12 +101,12 @@ def test_a_long_run_stays_small_and_whole():
     params = SamplingParams(max_tokens=50, ignore_eos=True)
     trace = record_scheduler(Scheduler(config), config, prompts, params, arrive=[5 * n for n in range(8)])
     table = BlockTable(trace)
-    data, _ = table._repr_mimebundle_()
+    data = table._repr_mimebundle_()
     assert table.num_steps > 80
     assert len(data["text/html"]) + len(data["image/png"]) < 500_000
     player = player_data(data["text/html"])
     for step in (0, 40, table.num_steps - 1):
-        assert "".join(player["parts"][part] for part in player["frames"][step]) == table.draw(step).drawing.svg()
+        assert "".join(player["parts"][part] for part in player["frames"][step]) == table.draw(step).html()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,109 +116,103 @@ def test_pages_name_no_address(name, words):
     assert not re.search(r"https?:|//cdn|src=|@import|url\(", markup + json.dumps(player_data(markup)))
 
 
-def test_slider_step_and_buttons_are_one(story):
+def test_the_step_is_checked(story):
     widget = BlockTable(story)
-    assert 'data-step="0"' in widget.view.value
-    widget.slider.value = 9
-    assert widget.step == 9
-    assert 'data-step="9"' in widget.view.value
-    assert "C is preempted" in widget.text.value
     widget.step = 3
-    assert widget.slider.value == 3
-    widget.next.click()
-    assert widget.step == 4
-    widget.previous.click()
-    widget.previous.click()
-    assert widget.step == 2
-    widget.step = 0
-    widget.previous.click()
-    assert widget.step == 0
-    widget.step = 14
-    widget.next.click()
-    assert widget.step == 14
-    with pytest.raises(traitlets.TraitError, match="from 0 to 14"):
-        widget.step = 15
+    assert player_data(widget.html(b""))["start"] == widget.step == 3
+    for wrong in (-1, 15):
+        with pytest.raises(ValueError, match="step must be from 0 to 14"):
+            widget.step = wrong
 
 
-def test_bookmarks_jump(story):
-    widget = BlockTable(story)
-    buttons = {button.description: button for button in widget.marks.children}
-    buttons["preemption"].click()
-    assert widget.step == 9
-    buttons["revival"].click()
-    assert widget.step == 10
+class Outputs:
+    """What a notebook would show: the bundles of all outputs, by their handles."""
+
+    def __init__(self, monkeypatch):
+        import IPython.display
+
+        self.shown = []
+        monkeypatch.setattr(IPython.display, "display", self.display)
+
+    def display(self, bundle, raw, display_id=None):
+        assert raw
+        self.shown.append(bundle)
+        number = len(self.shown) - 1
+        return SimpleNamespace(update=lambda bundle, raw: self.shown.__setitem__(number, bundle))
 
 
-def test_controls_have_names_for_screen_readers(story):
-    widget = BlockTable(story)
-    assert all(button.tooltip for button in (widget.previous, widget.next, widget.play, widget.submit))
-    assert 'role="status" aria-live="polite"' in widget.text.value
+def test_what_is_shown_follows_the_step_that_python_sets(story, monkeypatch):
+    outputs = Outputs(monkeypatch)
+    table, timeline = BlockTable(story), Timeline(story)
+    timeline.follow(table)
+    table._ipython_display_()
+    timeline._ipython_display_()
+    timeline.step = 5
+    assert [player_data(bundle["text/html"])["start"] for bundle in outputs.shown] == [5, 5]
+    assert table.step == timeline.step == 5
 
 
-def test_playing_needs_a_kernel(story):
-    widget = BlockTable(story)
-    widget.play.value = True
-    assert widget.play.value is False
+def test_recorded_steps_need_no_widget_and_no_kernel(story):
+    """The output has no model that a restarted kernel would not know."""
+    for widget in (BlockTable(story), Timeline(story), SequenceView(story, "C"), BlockSizeExplorer()):
+        assert set(widget._repr_mimebundle_()) == set(KINDS)
+    code = "import sys; from nanovllm.viz import BlockTable, Timeline, load_trace; story = load_trace('story');"
+    code += "BlockTable(story).html(b''), Timeline(story).html(b''); sys.exit('ipywidgets' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_one_cursor_for_block_table_and_timeline(story):
+def test_live_pictures_leave_a_player_that_stands_in_for_them(words, monkeypatch):
+    outputs = Outputs(monkeypatch)
+    explorer = PrefixExplorer(words, block_size=2, presets={"pair": ("a b c d e f", "a b c d x f")})
+    explorer._ipython_display_()
+    view, stand_in = outputs.shown
+    assert "application/vnd.jupyter.widget-view+json" in view and view["text/html"] == view["text/plain"] == ""
+    assert set(stand_in) == set(KINDS) and f"data-live={explorer.live_class}" in stand_in["text/html"]
+    assert explorer.live_class in explorer.panel._dom_classes
+    explorer.areas[1].value = "z b c d x f"
+    saved = player_data(outputs.shown[1]["text/html"])
+    assert saved["labels"] == ["your texts"] and "B: 0 of 6 tokens" in saved["captions"][0]
+
+
+def test_one_step_for_block_table_and_timeline(story):
     table, timeline = BlockTable(story), Timeline(story)
     timeline.follow(table)
     table.step = 9
     assert timeline.step == 9
-    timeline.slider.value = 3
-    assert 'data-step="3"' in table.view.value
+    timeline.step = 3
+    assert table.step == 3
     groups = {player_data(widget.html(b""))["group"] for widget in (table, timeline)}
     assert len(groups) == 1 and groups != {""}
 
 
-def test_the_cursor_stands_in_the_step(story):
-    timeline = Timeline(story)
-    timeline.step = 9
-    x = float(re.search(r"--nv-x:([0-9.]+)", timeline.view.value).group(1))
-    left = re.search(
-        r'data-bar="decode" data-at="9"[^>]*>(?:<title>[^<]*</title>)?<rect x="([0-9.]+)"', timeline.base()
+@pytest.mark.parametrize("unit", ["step", "ms"])
+def test_the_playhead_covers_the_column_of_the_step(story, unit):
+    timeline = Timeline(story, time_unit=unit)
+    (view,) = [view for view in player_data(timeline.html(b""))["views"] if view["name"] == unit]
+    bar = re.search(
+        r'data-bar="decode" data-at="9"[^>]*>.*?<rect x="([0-9.]+)" y="[0-9.]+" width="([0-9.]+)"', view["base"]
     )
-    width = re.search(r'data-bar="decode" data-at="9"[^>]*>.*?width="([0-9.]+)"', timeline.base())
-    assert float(left.group(1)) < x < float(left.group(1)) + float(width.group(1))
+    assert float(bar.group(1)) == view["x"][9] and float(bar.group(2)) == pytest.approx(view["widths"][9], abs=0.06)
 
 
-def test_timeline_can_show_measured_time(story):
-    timeline = Timeline(story)
-    before = timeline.view.value
-    timeline.in_ms.value = True
-    assert timeline.time_unit == "ms" and "milliseconds" in timeline.view.value and timeline.view.value != before
+def test_timeline_offers_measured_time_and_opens_with_the_one_asked_for(story):
+    views = player_data(Timeline(story).html(b""))["views"]
+    assert [view["name"] for view in views] == ["step", "ms"] and views[0]["base"] != views[1]["base"]
+    assert player_data(Timeline(story, time_unit="ms").html(b""))["views"][0]["name"] == "ms"
     with pytest.raises(ValueError, match="unit must be"):
         Timeline(story, time_unit="days")
+    story["steps"][3]["ms"] = None
+    assert len(player_data(Timeline(story).html(b""))["views"]) == 1
 
 
-def test_prediction_hides_the_step_until_answered(story):
+def test_questions_and_their_answers_go_with_the_player(story):
     widget = BlockTable(story, predict=True)
-    widget.step = 3
-    assert 'data-step="2"' in widget.view.value  # what was before stays visible, to think with
-    assert "Predict: B is admitted in step 3." in widget.text.value
-    assert widget.question.layout.display == "flex"
-    widget.guess.value = "  "
-    widget.submit.click()
-    assert widget.step not in widget.answers
-    widget.guess.value = "4"
-    widget.submit.click()
-    assert 'data-step="3"' in widget.view.value
-    assert "You said 4; it is 8." in widget.text.value
-    assert widget.question.layout.display == "none"
+    questions = player_data(widget.html(b""))["questions"]
+    assert questions["3"]["question"].startswith("B is admitted in step 3.") and questions["3"]["answer"] == "8"
     assert 3 not in widget.still_steps() and 9 not in widget.still_steps()
-
-
-def test_right_answers_are_told_so(story):
-    widget = BlockTable(story)
+    assert widget.step == 1  # before the first question
     widget.ask(5, "How many blocks are free?", lambda step: len(story["steps"][step]["after"]["free"]))
-    widget.step = 5
-    widget.answer("2.0")
-    assert "Right: 2." in widget.text.value
-    widget.ask(9, "Who goes?", "C")
-    widget.step = 9
-    widget.answer("c")
-    assert "Right: C." in widget.text.value
+    assert widget.questions[5].answer == "2"
     with pytest.raises(ValueError, match="step must be from 0 to 14"):
         widget.ask(15, "?", 1)
 
@@ -227,7 +227,7 @@ def test_a_wrong_run_opens_where_it_goes_wrong(story):
     broken["steps"][9]["after"]["free"].append(7)
     widget = BlockTable(broken)
     assert widget.step == 9
-    assert "Wrong here: block 7 is free, but in the table of B." in widget.text.value
+    assert "Wrong here: block 7 is free, but in the table of B." in widget.caption(9)
     assert next(iter(widget.bookmarks)) == "problem"
     assert "block 7 is free, but in the table of B" in widget.plain_text()
 
@@ -238,14 +238,14 @@ def test_a_run_that_raised_opens_at_its_end(story):
     story["error"] = "KeyError: 'seq'"
     widget = BlockTable(story)
     assert widget.step == 9
-    assert "The engine stopped here. Wrong here: the engine raised KeyError" in widget.text.value
+    assert "The engine stopped here. Wrong here: the engine raised KeyError" in widget.caption(9)
     assert Timeline(story).step == 9
 
 
 def test_provenance_is_in_every_form(story):
     for widget in (BlockTable(story), Timeline(story)):
         for part in ("qwen3-tiny", story["made"]["when"][:10], story["made"]["engine_commit"], "8 blocks of 4 tokens"):
-            assert part in widget.note.value and part in widget.plain_text() and part in widget.footer()
+            assert part in widget.plain_text() and part in player_data(widget.html(b""))["footer"]
 
 
 def test_scripted_tokens_are_called_so(story):
@@ -255,13 +255,18 @@ def test_scripted_tokens_are_called_so(story):
 
 def test_explorer_follows_text_block_size_and_chaining(words):
     widget = PrefixExplorer(words, block_size=2, presets={"pair": ("a b c d e f", "a b c d x f"), "other": ("a", "b")})
+    widget.make_panel()
+    assert all(area.continuous_update for area in widget.areas)  # while one types
+    assert [area.description for area in widget.areas] == ["A", "B"]
     assert "B: 4 of 6 tokens from the cache (67 %), 2 of 3 full blocks hit" in widget.text.value
+    assert widget.view.value.count("parts here") == 1
     widget.areas[1].value = "z b c d x f"
-    assert "B: 0 of 6 tokens from the cache" in widget.text.value
+    assert "B: 0 of 6 tokens from the cache" in widget.text.value and "your texts" in widget.text.value
+    assert "false-hit" not in widget.view.value
     widget.chain.value = False
     assert "false-hit" in widget.view.value and "wrong answers" in widget.text.value
     widget.chain.value = True
-    buttons = {button.description: button for button in widget.marks.children}
+    buttons = {button.description: button for button in widget.marks}
     buttons["pair"].click()
     assert widget.areas[1].value == "a b c d x f"
     widget.sizes.value = 4
@@ -271,11 +276,27 @@ def test_explorer_follows_text_block_size_and_chaining(words):
     assert widget.areas[0].value == "a" and "A: 0 of 1" in widget.text.value
     widget.areas[1].value = ""
     assert "B:" not in widget.text.value
+    with pytest.raises(ValueError, match="block_size must be from 1 to 32, got 33"):
+        PrefixExplorer(words, block_size=33)
+
+
+def test_chained_and_unchained_hashes_are_a_static_pair_where_they_differ(words):
+    pair = PrefixExplorer(
+        words, block_size=2, presets={"parts early": ("a b c d e f", "z b c d x f"), "same": ("a b", "a b")}
+    )
+    data = player_data(pair.html(b""))
+    frames = ["".join(data["parts"][part] for part in frame) for frame in data["frames"]]
+    assert "Chained hashes" in frames[0] and "Unchained hashes" in frames[0] and "false-hit" in frames[0]
+    assert "Unchained" not in frames[1]
+    assert "If each block were hashed by itself" in data["captions"][0] and "wrong answers" in data["captions"][0]
+    texts = [shape["text"] for shape in pair.still().shapes if shape["kind"] == "text"]
+    assert "Chained hashes" in texts and "Unchained hashes" in texts
 
 
 def test_explorer_escapes_what_is_typed(words):
     widget = PrefixExplorer(words, presets={"markup": ("<img src=x onerror=alert(1)>", "b")})
-    assert "<img" not in widget.view.value
+    widget.make_panel()
+    assert "<img" not in widget.view.value and "<img" not in widget.draw(0).html()
 
 
 def test_explorer_of_the_bundled_tokenizer_says_so():
@@ -288,19 +309,27 @@ def test_explorer_of_the_bundled_tokenizer_says_so():
 def test_block_size_explorer_marks_the_current_row():
     widget = BlockSizeExplorer()
     assert widget.label(widget.step) == "block size 16"
-    assert "<tr aria-current=true><td>16</td>" in widget.view.value
-    widget.step = 0
-    assert "0 of them empty (0.0 %)" in widget.text.value
+    assert "<tr aria-current=true><td>16</td>" in widget.draw(widget.step).html()
+    assert "0 of them empty (0.0 %)" in widget.caption(0)
+
+
+def test_colors_of_the_block_size_mean_one_thing():
+    widget = BlockSizeExplorer()
+    bars, charts = widget.draw(4).drawings
+    fills = [{s["fill"] for s in p.shapes if s["kind"] == "rect" and s["fill"]} for p in (bars, charts)]
+    assert fills == [{STORED, SHARED}, {ENTRIES, SHARED}]
+    assert not fills[0] & {color_of(0)}  # no color of a sequence
 
 
 def test_simulation_is_run_again_for_other_settings():
     widget = PrefixSimulation(num_requests=20)
+    widget.make_panel()
     before = widget.simulation.prefill_tokens
     widget.shares.value = 0
     assert widget.simulation.prefill_tokens > before and widget.simulation.hit_rate() == 0
     widget.pool.value = 24
     assert "24 blocks of 16 tokens" in widget.footer()
-    widget.step = 4
+    widget.arrived.value = 10
     assert "After 10 of 20 requests" in widget.text.value
 
 
