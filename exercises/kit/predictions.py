@@ -127,13 +127,14 @@ def reveal(name: str, truth: Any) -> None:
         truth: a number, or one of its choices.
     """
     prediction = _asked.get(name) or Prediction(name, "", None, "")
-    it_is = prediction.text(truth)
+    right = prediction.text(truth)
+    it_is = f"The answer is “{right}”." if isinstance(truth, str) else f"It is {right}."
     if prediction.guess is None:
-        message = Message(f"It is {it_is}.", [("", "You made no guess this time.")] if prediction.question else [])
-    elif (guess := prediction.text(prediction.guess)) == it_is:
+        message = Message(it_is, [("", "You made no guess this time.")] if prediction.question else [])
+    elif (guess := prediction.text(prediction.guess)) == right:
         message = Message(f"You said {guess}, and so it is.", kind="passed")
     else:
-        message = Message(f"You said {guess}. It is {it_is}.")
+        message = Message(f"You said {guess}. {it_is}" if it_is[0] == "I" else f"You said “{guess}”. {it_is}")
     if _kernel() is None:
         print(message)
         return

@@ -146,7 +146,9 @@ def plain_model(path: str) -> Callable[[Any], Any]:
     """Hugging Face's model, as a function from all token ids to the logits of the next token; nothing is cached."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
     def logits(token_ids: Any) -> torch.Tensor:

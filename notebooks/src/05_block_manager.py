@@ -54,6 +54,7 @@ questions += ["explain neural networks"]
 chats = [[{"role": "user", "content": question}] for question in questions]
 greedy = SamplingParams(temperature=0, max_tokens=200)
 
+print("ten requests, some seconds")
 answers = llm.chat(chats, greedy, use_tqdm=False)
 lengths = [answer["num_prompt_tokens"] + len(answer["token_ids"]) for answer in answers]
 print("tokens of each request, question and answer:", lengths)
@@ -473,8 +474,8 @@ reveal("of 16", taken["blocks of 16"])
 #
 # ### The real scale
 #
-# A token of Qwen3-0.6B takes 112 KiB, so a block of 256 takes 28 MiB, and a card of 80 GB has about 2,400 of them
-# besides the weights. Larger models take more for a token, and leave less room for it.
+# A token of Qwen3-0.6B takes 112 KiB, so a block of 256 takes 28 MiB. Of a card of 80 GB, 90 % may be filled; besides
+# the weights there is room for about 2,400 blocks. Larger models take more for a token, and leave less room for it.
 
 # %%
 figures.real_scale()

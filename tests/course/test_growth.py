@@ -39,7 +39,7 @@ def test_an_unanswered_question_is_no_error(capsys):
     reveal("which", "the tail")
     reveal("never asked", 7)
     shown = capsys.readouterr().out
-    assert "It is the tail." in shown and "no guess" in shown and "It is 7." in shown
+    assert "The answer is “the tail”." in shown and "no guess" in shown and "It is 7." in shown
 
 
 def test_a_right_guess_is_told_so(capsys):
@@ -128,7 +128,9 @@ def test_an_engine_says_whose_its_functions_are(workspace):
     assert Mine().whose("ch05").startswith("Nothing here is yours yet: compute_hash, ")
     solve(workspace, "ch05.deallocate")
     assert Mine().whose("ch05.allocate", "ch05.deallocate") == "Yours: deallocate. Still ours: allocate."
-    solve(workspace, "ch05")
+    assert Mine().whose("ch01") == "Nothing here is yours yet: naive_loop is ours, and so is what you see."
+    solve(workspace, "ch05", "ch01")
+    assert Mine().whose("ch01") == "Yours: naive_loop."
     assert Mine().whose("ch05").startswith("Yours: compute_hash, ") and "Still" not in Mine().whose("ch05")
 
 
