@@ -94,7 +94,7 @@ def codec() -> tuple[Callable[[Any], bytes], Callable[[bytes], dict[str, Any]]]:
     """Two functions: `pack` makes bytes of what a worker needs of a sequence, `unpack` reads them.
 
     The goal: few bytes. Over the steps that the check plays (prompts in one piece and in several,
-    decode, preemption, short and long texts, large and small ids) at most a fifth of what
+    decode, preemption, short and long texts, large and small ids) at most a tenth of what
     `pickle.dumps(vars(seq))` takes.
 
     `pack(seq)` gives bytes and leaves the sequence as it is. `unpack(data)` runs in another process

@@ -105,6 +105,8 @@ def predict(name: str, question: str, choices: list[str] | None = None, unit: st
     """
     prediction = _asked[name] = Prediction(name, question, choices, unit)
     said = prediction.answer(guess)
+    if said and not said.startswith("Your guess"):
+        print(said)
     form = None
     if (shell := _kernel()) is not None:
         try:
@@ -112,7 +114,7 @@ def predict(name: str, question: str, choices: list[str] | None = None, unit: st
         except ImportError:
             form = None
     if form is None or shell is None:
-        print(said if said and prediction.guess is None else repr(prediction))
+        print(repr(prediction))
         return
     from IPython.display import display
 

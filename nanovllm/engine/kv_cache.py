@@ -43,9 +43,9 @@ def choose_num_blocks(
         raise MemoryError(
             f"no room for a KV cache of {max(asked, 1)} blocks of {block_bytes / 1e6:,.2f} MB: "
             f"{100 * share:.4g} % of {total / 1e9:.2f} GB may be used, {in_use / 1e9:.2f} GB are "
-            f"in use, and a step takes {step_bytes / 1e9:.2f} GB; lower num_kvcache_blocks, "
-            "kvcache_block_size or max_num_batched_tokens, raise gpu_memory_utilization, or free "
-            "the device"
+            f"in use, and a step takes {step_bytes / 1e9:.2f} GB; lower num_kvcache_blocks (if "
+            "it was given), kvcache_block_size or max_num_batched_tokens, raise "
+            "gpu_memory_utilization (on a GPU), or free the device"
         )
     if not on_gpu:
         num_tokens = min(config.max_num_seqs, CPU_POOL_SEQS) * config.max_model_len
