@@ -167,7 +167,7 @@ def test_the_engine_with_it_is_drawn(page):
     cell.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     cell = go_to(page, with_picture)
-    expect(outputs(cell).get_by_role("status")).to_contain_text("tokens in the cache", timeout=LONG)
+    expect(outputs(cell).get_by_role("status").last).to_contain_text("tokens in the cache", timeout=LONG)
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
     take_screenshot(page, "chapter_own_engine_dark")
