@@ -13,6 +13,7 @@ from .checks import Result
 from .manifest import Exercise
 from .predictions import predict, reveal
 from .report import KINDS, Message
+from .report import shell as _shell
 from .staircase import staircase
 from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
 
@@ -189,11 +190,6 @@ def show(exercise_id: str) -> Any:
 
     display(message, *_pictures(traces, step))
     return None
-
-
-def _shell() -> Any:
-    """The IPython that this runs in, or None; a notebook's has a kernel."""
-    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 def _beside(ours: list[tuple[str, str, str]], theirs: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:

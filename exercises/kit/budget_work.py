@@ -12,6 +12,8 @@ from nanovllm.config import Config
 from nanovllm.engine import scheduler, sequence
 from nanovllm.sampling_params import SamplingParams
 
+from .workloads import step
+
 # Qwen3-8B on 24 GB, where another program has more than one of them: what weights and that program leave.
 ROOM = 3_500_000_000  # bytes for cache and activations together
 KV_BYTES = 147_456  # of one token in the cache
@@ -94,8 +96,7 @@ def _run(the_scheduler: scheduler.Scheduler, workload: Workload, config: Config)
         the_scheduler.add(sequence.Sequence([i] * num_prompt, params, config.kvcache_block_size, i))
     steps, batches = 0, []
     while not the_scheduler.is_finished():
-        seqs, is_prefill = the_scheduler.schedule()
-        the_scheduler.postprocess(seqs, [None if seq.is_cut else 1 for seq in seqs])
+        seqs, is_prefill = step(the_scheduler, lambda seq: 1)
         steps += 1
         batches += [] if is_prefill else [len(seqs)]
     mean_batch = sum(batches) / max(1, len(batches))

@@ -15,7 +15,7 @@ from typing import Any
 from . import grading, manifest, runner, source
 from .assemble import Package, assemble, build_folder
 from .grading import Finding, Verdict, last_story, prints_of
-from .manifest import ROOT, Exercise
+from .manifest import BUNDLED_MODEL, ROOT, Exercise
 from .workspace import Answer, Workspace, digest, parse, split
 
 WRONG_ANSWERS = ROOT / "tests" / "wrong_answers"
@@ -284,7 +284,7 @@ def reference() -> dict[str, Any]:
         RuntimeError: our own engine does not work here.
     """
     package = assemble()
-    weights = ROOT / "nanovllm" / "assets" / "qwen3-tiny" / "model.safetensors"
+    weights = BUNDLED_MODEL / "model.safetensors"
     state = weights.stat() if weights.is_file() else None
     workload = repr((grading.PROMPTS, grading.ENGINE_OPTIONS, grading.ROUNDS))
     stamp = repr((package.name, state and (state.st_size, state.st_mtime_ns), workload))

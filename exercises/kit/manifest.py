@@ -14,6 +14,7 @@ from . import source
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = "exercises/exercises.toml"
 LABS = "exercises.kit.labs"
+BUNDLED_MODEL = ROOT / "nanovllm" / "assets" / "qwen3-tiny"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +82,19 @@ class Exercise:
         return self.qualname.rsplit(".")[-1]
 
     @property
+    def target(self) -> str:
+        """The function whose place it takes: its own, or the one that an open exercise replaces."""
+        return self.replaces or self.symbol
+
+    @property
     def place(self) -> str:
         """What it is in an assembled package, for example "BlockManager.deallocate"; the module is `path`."""
-        return (self.replaces or self.symbol).split(":")[1]
+        return self.target.split(":")[1]
 
     @property
     def path(self) -> str:
         """The file that it goes into in an assembled package, for example "engine/block_manager.py"."""
-        module = (self.replaces or self.symbol).split(":")[0]
+        module = self.target.split(":")[0]
         return "labs.py" if module == LABS else "/".join(module.split(".")[1:]) + ".py"
 
     def module_text(self, root: Path = ROOT) -> str:
@@ -134,7 +140,7 @@ class Feature:
 def features(root: Path = ROOT) -> list[Feature]:
     """What exercises unlock, in the manifest's order."""
     path = root / MANIFEST
-    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("feature", []) if path.is_file() else []
+    entries = _read(path.read_text(encoding="utf-8")).get("feature", []) if path.is_file() else []
     return [Feature(**entry | {"needs": tuple(entry["needs"])}) for entry in entries]
 
 
@@ -161,9 +167,12 @@ def load(root: Path = ROOT) -> dict[str, Exercise]:
     return _load(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
+_read = lru_cache(maxsize=4)(tomllib.loads)
+
+
 @lru_cache(maxsize=4)
 def _load(text: str) -> dict[str, Exercise]:
-    data = tomllib.loads(text)
+    data = _read(text)
     exercises: dict[str, Exercise] = {}
     for entry in data["exercise"]:
         exercise_id = entry.get("id", "an entry without id")

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from .workloads import step
+
 RUNS = [(seed, num_blocks) for num_blocks in (40, 56, 80) for seed in (1, 2, 3)]  # what is counted
 OPTIONS = {"kvcache_block_size": 4, "max_num_batched_tokens": 128, "max_num_seqs": 16, "max_model_len": 160}
 NEWEST = 3121  # tokens that are computed again in these runs if the newest goes, as in the engine
@@ -47,8 +49,7 @@ def serve(scheduler: Any, sequence_class: Any, params_class: Any, seed: int) -> 
     for _ in range(MAX_STEPS):
         if scheduler.is_finished():
             break
-        chosen, _ = scheduler.schedule()
-        scheduler.postprocess(chosen, [None if seq.is_cut else token_at(seq, seq.num_tokens) for seq in chosen])
+        step(scheduler, lambda seq: token_at(seq, seq.num_tokens))
     return seqs
 
 

@@ -5,11 +5,11 @@ A guess that was written down before the answer is seen is remembered better tha
 """
 
 import re
-import sys
+from contextlib import suppress
 from numbers import Real
 from typing import Any
 
-from .report import Message
+from .report import Message, shell
 from .workspace import Workspace, digest
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -37,7 +37,7 @@ class Prediction:
         return f"{self.name}-{digest(self.question)}"
 
     def answer(self, guess: Any) -> str:
-        """Take a guess down, and say what was understood; a number may come as text, with its unit."""
+        """Take a guess down; a number may come as text, with its unit. Returns why not, "" if it was taken."""
         if guess is None or guess == "":
             return ""
         if self.choices:
@@ -50,7 +50,12 @@ class Prediction:
                 return NOT_A_NUMBER
             self.guess = float(re.sub("[,_ ]", "", match[1]))
         Workspace().remember("guesses", {self._key: self.guess})
-        return f"Your guess: {self.text(self.guess)}. The answer comes below."
+        return ""
+
+    @property
+    def said(self) -> str:
+        """The guess in words; "" if there is none."""
+        return "" if self.guess is None else f"Your guess: {self.text(self.guess)}"
 
     def text(self, value: Any) -> str:
         """A value as it is said, with its unit."""
@@ -59,15 +64,13 @@ class Prediction:
     def __repr__(self) -> str:
         example = repr(self.choices[0]) if self.choices else "50"
         lines = [self.question, *(f"  - {choice}" for choice in self.choices or [])]
-        if self.guess is not None:
-            return "\n".join([*lines, f"Your guess: {self.text(self.guess)}"])
-        return "\n".join([*lines, f"To answer, add guess={example} to the call and run the cell again."])
+        return "\n".join([*lines, self.said or f"To answer, add guess={example} to the call and run the cell again."])
 
     def form(self) -> Any:
         """The question as a widget. Tab goes to it, keys choose or type, and leaving a field takes the number."""
         import ipywidgets  # type: ignore[import-untyped]
 
-        said = ipywidgets.HTML(self.answer(self.guess))
+        said = ipywidgets.HTML(self.said)
         if self.choices:
             value = self.guess if self.guess in self.choices else None
             layout = ipywidgets.Layout(width="auto")
@@ -77,7 +80,7 @@ class Prediction:
             field = ipywidgets.Text(shown, placeholder="a number", continuous_update=False, layout={"width": "9em"})
 
         def take(change: Any) -> None:
-            said.value = self.answer(change["new"])
+            said.value = self.answer(change["new"]) or f"{self.said}. The answer comes below."
 
         field.observe(take, "value")
         row = ipywidgets.HBox([field, ipywidgets.Label(self.unit)]) if self.unit else field
@@ -104,21 +107,16 @@ def predict(name: str, question: str, choices: list[str] | None = None, unit: st
         guess: your answer, where no form can be shown.
     """
     prediction = _asked[name] = Prediction(name, question, choices, unit)
-    said = prediction.answer(guess)
-    if said and not said.startswith("Your guess"):
-        print(said)
-    form = None
-    if (shell := _kernel()) is not None:
-        try:
-            form = prediction.form()._repr_mimebundle_()
-        except ImportError:
-            form = None
-    if form is None or shell is None:
-        print(repr(prediction))
-        return
-    from IPython.display import display
+    if problem := prediction.answer(guess):
+        print(problem)
+    if hasattr(shell(), "kernel"):
+        from IPython.display import display
 
-    display({WIDGET_VIEW: form[WIDGET_VIEW], "text/plain": repr(prediction)}, raw=True)
+        with suppress(ImportError):  # there are no widgets here
+            form = prediction.form()._repr_mimebundle_()
+            display({WIDGET_VIEW: form[WIDGET_VIEW], "text/plain": repr(prediction)}, raw=True)
+            return
+    print(repr(prediction))
 
 
 def reveal(name: str, truth: Any) -> None:
@@ -130,22 +128,14 @@ def reveal(name: str, truth: Any) -> None:
     """
     prediction = _asked.get(name) or Prediction(name, "", None, "")
     right = prediction.text(truth)
-    it_is = f"The answer is “{right}”." if isinstance(truth, str) else f"It is {right}."
+    is_choice = isinstance(truth, str)
+    it_is = f"The answer is “{right}”." if is_choice else f"It is {right}."
     if prediction.guess is None:
         message = Message(it_is, [("", "You made no guess this time.")] if prediction.question else [])
     elif (guess := prediction.text(prediction.guess)) == right:
         message = Message(f"You said {guess}, and so it is.", kind="passed")
     else:
-        message = Message(f"You said {guess}. {it_is}" if it_is[0] == "I" else f"You said “{guess}”. {it_is}")
-    if _kernel() is None:
-        print(message)
-        return
-    from IPython.display import display
+        message = Message(f"You said “{guess}”. {it_is}" if is_choice else f"You said {guess}. {it_is}")
+    from IPython.display import display  # outside of IPython it prints
 
     display(message)
-
-
-def _kernel() -> Any:
-    """The kernel's IPython, or None outside of a notebook."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return shell if hasattr(shell, "kernel") else None

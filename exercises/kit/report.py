@@ -1,8 +1,10 @@
 """How things are said to the learner: the same words in a notebook, a terminal and an editor."""
 
 import html
+import sys
 import textwrap
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -88,3 +90,8 @@ def _wrapped(text: str) -> str:
 
 def _font(label: str) -> str:
     return "font-family:var(--jp-code-font-family, monospace)" if label in MONOSPACED else ""
+
+
+def shell() -> Any:
+    """The IPython that this runs in, or None; a notebook's has a kernel."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .assemble import Mine
-from .manifest import ROOT
+from .manifest import BUNDLED_MODEL
 from .workspace import Workspace
 
 FIRST = "01"
@@ -120,7 +120,7 @@ def _measure(workspace: Workspace, with_engine: bool) -> dict[str, Any]:
     with llm:
         prompts = [llm.tokenizer.encode(RULES * NUM_RULES + "Tell me about " + topic) for topic in TOPICS]
         params = me.SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, ignore_eos=True)
-        model = plain_model(str(ROOT / "nanovllm" / "assets" / "qwen3-tiny"))
+        model = plain_model(str(BUNDLED_MODEL))
 
         def loop() -> None:
             for prompt in prompts:

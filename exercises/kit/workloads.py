@@ -1,6 +1,7 @@
 """Work for the open exercises: the same requests for everybody, through the real scheduler, without weights."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 NUM_BLOCKS, BLOCK_SIZE = 48, 16
@@ -8,6 +9,17 @@ STEPS_BETWEEN = 4  # a request arrives every so many steps
 ANSWER_TOKENS = 8
 RANDOM_FINDS = 17_356  # prompt tokens found in the cache if a random free block is evicted; the mean of 20 runs
 BAR = 19_100  # a tenth more
+
+
+def step(scheduler: Any, token_of: Callable[[Any], int]) -> tuple[list[Any], bool]:
+    """One step as the engine takes it, without a model: `token_of(seq)` makes a token up.
+
+    Returns:
+        what `schedule` returned: the sequences of the step, and whether it was a prefill.
+    """
+    seqs, is_prefill = scheduler.schedule()
+    scheduler.postprocess(seqs, [None if seq.is_cut else token_of(seq) for seq in seqs])
+    return seqs, is_prefill
 
 
 def chat_service(num_requests: int = 400, seed: int = 0) -> list[list[int]]:
@@ -59,15 +71,14 @@ def tokens_found(engine: Any, seed: int = 0) -> int:
     scheduler = engine.engine.scheduler.Scheduler(config)
     params = engine.SamplingParams(max_tokens=ANSWER_TOKENS, ignore_eos=True)
     sequence_class = engine.engine.sequence.Sequence
-    prompts, rng, step = chat_service(seed=seed), random.Random(seed), 0
+    prompts, rng, num_steps = chat_service(seed=seed), random.Random(seed), 0
     seqs = [sequence_class(prompt, params, BLOCK_SIZE, i) for i, prompt in enumerate(prompts)]
     waiting = list(reversed(seqs))
     while waiting or not scheduler.is_finished():
-        if waiting and (step % STEPS_BETWEEN == 0 or scheduler.is_finished()):
+        if waiting and (num_steps % STEPS_BETWEEN == 0 or scheduler.is_finished()):
             scheduler.add(waiting.pop())
-        scheduled, _ = scheduler.schedule()
-        scheduler.postprocess(scheduled, [None if seq.is_cut else rng.randrange(1, 1000) for seq in scheduled])
-        step += 1
+        step(scheduler, lambda seq: rng.randrange(1, 1000))
+        num_steps += 1
     return sum(seq.num_prefix_hit_tokens for seq in seqs)
 
 

@@ -103,7 +103,7 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1, top: str
         first, last = source.span(node) if isinstance(node, source.Definition) else (node.lineno, node.end_lineno)
         return "\n".join(code.splitlines()[first - 1 : last]), start + first - 1
 
-    module = (exercise.replaces or exercise.symbol).split(":")[0]
+    module = exercise.target.split(":")[0]
     taken = module_names(exercise)
     others = [node for node in tree.body if node is not function and _counts(node, module, taken)]
     used = {"*"} | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -125,7 +125,7 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1, top: str
 
 def module_names(exercise: Exercise) -> dict[str, str]:
     """What the module that an answer goes into has already; see `source.bindings`."""
-    place = dataclasses.replace(exercise, symbol=exercise.replaces or exercise.symbol)
+    place = dataclasses.replace(exercise, symbol=exercise.target)
     return _bindings(place.module_text(), place.module)
 
 
@@ -160,7 +160,7 @@ def _objection(
         is_there = wanted in found or (wanted == "property" and any(name.endswith("property") for name in found))
         if not is_there and wanted != "staticmethod":  # which is put back silently: nothing is called otherwise
             return f'the line "@{wanted}" above it is gone; put it back: the engine relies on it'
-    module = (exercise.replaces or exercise.symbol).split(":")[0]
+    module = exercise.target.split(":")[0]
     for name, what in source.bindings(helpers, module, "yours").items():
         if name in taken and taken[name] != what:
             return f"your helper {name} has the name of something in the engine; give it another"
