@@ -620,6 +620,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--measure-steps", type=Path, metavar="FILE", help="instead: time decode steps with and without CUDA graphs"
     )
+    parser.add_argument(
+        "--context-lens", type=int, nargs="+", default=[512], metavar="N", help="tokens of the sequences in these steps"
+    )
     args = parser.parse_args()
     sized = with_sizes(args, args.workload)
     for name in ("input_len", "output_len"):
@@ -656,7 +659,9 @@ def main() -> None:
         args = with_sizes(args, args.workload)
         if args.measure_steps:
             name = args.model or f"{args.shape} shape, random weights"
-            save_measurement(measure_steps(partial(make_llm, model, args), name), args.measure_steps)
+            measured = measure_steps(partial(make_llm, model, args), name, context_lens=tuple(args.context_lens))
+            copy_speed = round(Roofline.measure_copy("cuda") / 1e9, 1)
+            save_measurement({"copy_gb_per_s": copy_speed} | measured, args.measure_steps)
             return
         engines: list[Engine | HuggingFace] = [Engine(model, args)]
         if args.compare == "hf":

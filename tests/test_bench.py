@@ -106,9 +106,10 @@ def test_a_measurement_is_saved_with_its_provenance(tmp_path):
 
 def test_the_recorded_measurement_says_where_it_comes_from():
     recorded = json.loads((DATA / "steps_h200.json").read_text())
-    where = ("gpu", "driver", "torch", "triton", "commit", "date", "command", "model", "dtype", "context_len", "iters")
+    where = ("gpu", "driver", "torch", "triton", "commit", "date", "command", "model", "dtype", "iters")
     assert all(recorded[key] for key in where)
     rows = recorded["rows"]
+    assert {row["context_len"] for row in rows} == {512}
     assert [row["bs"] for row in rows] == list(measure.BATCH_SIZES)
     for row in rows:
         assert row["graph_bs"] >= row["bs"] and row["kernels_per_step"] > 28

@@ -30,16 +30,16 @@ def measure_steps(
     make_llm: Callable[..., LLM],
     model: str,
     batch_sizes: tuple[int, ...] = BATCH_SIZES,
-    context_len: int = 512,
+    context_lens: tuple[int, ...] = (512,),
     warmup: int = 10,
     iters: int = 50,
 ) -> dict[str, Any]:
-    """Eager against graph, one row a batch size; everything that the CPU and the GPU do in a step is inside the time.
+    """Eager against graph, a row for each batch size and length; all that CPU and GPU do in a step is inside the time.
 
     Args:
         make_llm: called with `disabled_optimizations`; returns an engine on a GPU.
         model: what the engine runs, in words.
-        context_len: tokens of each sequence when the timing starts.
+        context_lens: tokens of each sequence when the timing starts. What has no room in the KV cache is left out.
         warmup, iters: steps before the timing, and timed.
 
     Returns:
@@ -48,14 +48,18 @@ def measure_steps(
     Raises:
         ValueError: the engine is not on a GPU.
     """
-    rows: dict[int, dict[str, Any]] = {batch_size: {"bs": batch_size} for batch_size in batch_sizes}
+    rows: list[dict[str, Any]] = [{"bs": bs, "context_len": length} for length in context_lens for bs in batch_sizes]
     result: dict[str, Any] = {}
     # One step ahead hides the CPU's part of a step; here it is to be seen.
     for name, disabled in (("eager", ("cuda_graph", "step_ahead")), ("graph", ("step_ahead",))):
         with make_llm(disabled_optimizations=disabled) as llm:
             if llm.config.device != "cuda":
                 raise ValueError(f"CUDA graphs are measured on a GPU, and the engine is on {llm.config.device!r}")
-            for batch_size, row in rows.items():
+            block_size, num_blocks = llm.config.kvcache_block_size, llm.config.num_kvcache_blocks
+            seq_blocks = {length: -(-(length + warmup + iters + 1) // block_size) for length in context_lens}
+            rows = [row for row in rows if row["bs"] * seq_blocks[row["context_len"]] <= num_blocks]
+            for row in rows:
+                batch_size, context_len = row["bs"], row["context_len"]
                 row[f"{name}_ms"] = time_steps(llm, batch_size, context_len, warmup, iters)
                 if name == "eager":
                     row["kernels_per_step"] = count_kernels(llm, batch_size, context_len)
@@ -63,7 +67,7 @@ def measure_steps(
                     graphs = llm.llm_engine.model_runner.graphs
                     row["graph_bs"] = min(size for size in graphs if size >= batch_size)
             result = provenance(llm, model)
-    return result | {"context_len": context_len, "warmup": warmup, "iters": iters, "rows": list(rows.values())}
+    return result | {"warmup": warmup, "iters": iters, "rows": rows}
 
 
 def time_steps(llm: LLM, batch_size: int, context_len: int, warmup: int, iters: int) -> list[float]:
