@@ -42,9 +42,9 @@ from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
 from nanovllm.levers import LEVERS, is_enabled
+from nanovllm.levers.table import ALL, dependents, levers_markdown, load_measurements, write_table
+from nanovllm.measure import measure_steps, provenance, save_measurement
 from nanovllm.utils.memory import kv_block_bytes
-from nanovllm.viz.levers_table import ALL, dependents, levers_markdown, load_measurements, write_table
-from nanovllm.viz.measure import measure_steps, provenance, save_measurement
 
 SHAPES = {
     "qwen3-27m": {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanovllm.viz.levers_table import code_lines
+from nanovllm.levers.table import code_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
     ("kernels", ("nanovllm/layers/kernels", "nanovllm/layers/*_attention.py", "nanovllm/tiles.py")),
     ("ranks", ("nanovllm/engine/worker.py", "nanovllm/utils/parallel_state.py")),
-    ("beside the engine", ("nanovllm/engine/trace.py", "nanovllm/engine/beam_search.py")),
+    ("beside the engine", ("nanovllm/engine/trace.py", "nanovllm/engine/beam_search.py", "nanovllm/measure.py")),
     ("levers", ("nanovllm/levers",)),
     ("viz", ("nanovllm/viz",)),
     ("core", ("nanovllm",)),

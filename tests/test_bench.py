@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import bench
-from nanovllm import LLM
+from nanovllm import LLM, measure
 from nanovllm.levers import LEVERS
-from nanovllm.viz import levers_table, measure
+from nanovllm.levers import table as levers_table
 from nanovllm.viz.record import DATA
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from nanovllm.levers import LEVERS
-from nanovllm.viz.levers_table import code_lines, lever_files
+from nanovllm.levers.table import code_lines, lever_files
 
 from . import code_size
 
 FILES = code_size.find_files()
 CORE = [file for file in FILES if file.room == "core"]
 # Larger than agreed, and by how much they may be until they are cut. Nothing may be added.
-TOO_LARGE = {"viz": 2891, "kit": 2729}
+TOO_LARGE = {"viz": 2692, "kit": 2729}
 
 # Words of levers, in code, comments and docstrings; and the lines of the core that may have them.
 WORDS = [*LEVERS, "lever", "pending", "graph", "fused", "folded", "overlap", "overlapped", "packed weight"]
@@ -146,7 +146,7 @@ def test_every_file_of_the_levers_is_counted_for_one_lever():
     counted = [path.relative_to(code_size.ROOT) for name in LEVERS for path in lever_files(name)]
     assert len(counted) == len(set(counted))
     levers = {file.path for file in FILES if file.room == "levers"}
-    assert levers - set(counted) == {Path("nanovllm/levers/__init__.py")}
+    assert levers - set(counted) == {Path("nanovllm/levers/__init__.py"), Path("nanovllm/levers/table.py")}
 
 
 def test_the_script_prints_the_tree():

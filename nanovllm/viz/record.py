@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import random
-import subprocess
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from itertools import count
@@ -17,6 +16,7 @@ from ..engine.scheduler import Scheduler
 from ..engine.sequence import Sequence
 from ..engine.trace import TraceRecorder
 from ..llm import LLM
+from ..measure import git_commit
 from ..sampling_params import SamplingParams
 from .trace import Trace, check_trace, complete_events, save_trace
 
@@ -154,15 +154,6 @@ def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
     if tokenizer is None:
         return [str(token_id) for token_id in token_ids]
     return [tokenizer.decode([token_id]) for token_id in token_ids]
-
-
-def git_commit() -> str:
-    """Revision of the checkout that this package lies in, or "unknown"."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
 
 
 # The shipped traces.

@@ -12,15 +12,25 @@ import tokenize
 from pathlib import Path
 from typing import Any
 
-from ..levers import LEVERS
-from .record import DATA
+from . import LEVERS
 
 PACKAGE = Path(__file__).resolve().parents[1]
+DATA = PACKAGE / "viz" / "data"
 # What only one lever needs, beside its own file.
-BESIDE = {"folded_norm": ("levers/norm_factor.py",), "overlapped_launch": ("layers/kernels/overlap.py",)}
+BESIDE = {
+    "folded_norm": ("levers/norm_factor.py",),
+    "overlapped_launch": ("layers/kernels/overlap.py",),
+}
 ALL = "all"  # stands for all levers together
 START, END = "<!-- levers -->", "<!-- end of levers -->"  # around the table in a page
-NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 def code_lines(source: str) -> set[int]:
@@ -33,7 +43,9 @@ def code_lines(source: str) -> set[int]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             match node.body:
                 case [ast.Expr(value=ast.Constant(value=str())) as docstring, *_]:
-                    lines.difference_update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+                    lines.difference_update(
+                        range(docstring.lineno, (docstring.end_lineno or 0) + 1)
+                    )
     return lines
 
 
@@ -54,16 +66,21 @@ def dependents(name: str) -> tuple[str, ...]:
 
 def load_measurements(folder: Path = DATA) -> list[dict[str, Any]]:
     """All measurements of levers in a folder, those on a GPU first."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("levers_*.json"))]
+    found = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("levers_*.json"))
+    ]
     return sorted(found, key=lambda measurement: measurement["gpu"] is None)
 
 
 def gain(row: dict[str, Any]) -> float:
-    """How many times as fast the engine is with a lever as without it: the median of runs side by side.
+    """How many times as fast the engine is with a lever: the median of runs side by side.
 
     An engine that is much slower has been run only once.
     """
-    return statistics.median(fast / slow for fast, slow in zip(row["with"], row["without"], strict=False))
+    return statistics.median(
+        fast / slow for fast, slow in zip(row["with"], row["without"], strict=False)
+    )
 
 
 def levers_markdown(measurements: list[dict[str, Any]]) -> str:
@@ -104,7 +121,8 @@ def describe_measurement(measurement: dict[str, Any]) -> str:
     all_runs = [runs for row in measurement["rows"] for runs in (row["with"], row["without"])]
     spread = max(map(middle_half, all_runs))
     rates = [
-        f"{row['workload']} {statistics.median(row['with']):,.0f} and {statistics.median(row['without']):,.0f}"
+        f"{row['workload']} {statistics.median(row['with']):,.0f} and "
+        f"{statistics.median(row['without']):,.0f}"
         for row in measurement["rows"]
         if row["lever"] == ALL
     ]
@@ -113,10 +131,12 @@ def describe_measurement(measurement: dict[str, Any]) -> str:
         machine = f"{measurement['gpu']}, driver {measurement['driver']}"
         versions += f", triton {measurement['triton']}"
     return (
-        f"{measurement['gpu'] or 'CPU'}: measured on {measurement['date']} at commit {measurement['commit']} by "
-        f"`{measurement['command']}` ({machine}; {versions}; {measurement['model']}, {measurement['dtype']}). "
-        f"Medians of up to {measurement['runs']} pairs of runs in turn; the middle half of the runs of one kind lies "
-        f"within {100 * spread:.1f} % or less; a large copy moved {measurement['copy_gb_per_s']:,.0f} GB/s. "
+        f"{measurement['gpu'] or 'CPU'}: measured on {measurement['date']} at commit "
+        f"{measurement['commit']} by `{measurement['command']}` ({machine}; {versions}; "
+        f"{measurement['model']}, {measurement['dtype']}). Medians of up to {measurement['runs']} "
+        "pairs of runs in turn; the middle half of the runs of one kind lies within "
+        f"{100 * spread:.1f} % or less; a large copy moved "
+        f"{measurement['copy_gb_per_s']:,.0f} GB/s. "
         f"Tokens/s with all levers and without any: {'; '.join(rates)}."
     )
 

@@ -1,7 +1,7 @@
 """Time whole decode steps with and without CUDA graphs, and note down what was measured where.
 
-`python bench.py --measure-steps FILE` writes the files in `nanovllm/viz/data` that the widgets replay on machines
-without a GPU.
+`python bench.py --measure-steps FILE` writes the files in `nanovllm/viz/data` that the widgets
+replay on machines without a GPU.
 """
 
 import datetime
@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
-from ..llm import LLM
-from ..sampling_params import SamplingParams
-from .record import git_commit
+from .llm import LLM
+from .sampling_params import SamplingParams
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -34,29 +33,37 @@ def measure_steps(
     warmup: int = 10,
     iters: int = 50,
 ) -> dict[str, Any]:
-    """Eager against graph, a row for each batch size and length; all that CPU and GPU do in a step is inside the time.
+    """Eager against graph, a row for each batch size and length; all of a step is timed.
 
     Args:
         make_llm: called with `disabled_optimizations`; returns an engine on a GPU.
         model: what the engine runs, in words.
-        context_lens: tokens of each sequence when the timing starts. What has no room in the KV cache is left out.
+        context_lens: tokens of each sequence when the timing starts. What has no room in the KV
+            cache is left out.
         warmup, iters: steps before the timing, and timed.
 
     Returns:
-        the measurement with its provenance; times are [10th percentile, median, 90th percentile] in milliseconds.
+        the measurement with its provenance; times are [10th percentile, median, 90th percentile]
+        in milliseconds.
 
     Raises:
         ValueError: the engine is not on a GPU.
     """
-    rows: list[dict[str, Any]] = [{"bs": bs, "context_len": length} for length in context_lens for bs in batch_sizes]
+    rows: list[dict[str, Any]] = [
+        {"bs": bs, "context_len": length} for length in context_lens for bs in batch_sizes
+    ]
     result: dict[str, Any] = {}
     # One step ahead hides the CPU's part of a step; here it is to be seen.
     for name, disabled in (("eager", ("cuda_graph", "step_ahead")), ("graph", ("step_ahead",))):
         with make_llm(disabled_optimizations=disabled) as llm:
             if llm.config.device != "cuda":
-                raise ValueError(f"CUDA graphs are measured on a GPU, and the engine is on {llm.config.device!r}")
+                raise ValueError(
+                    f"CUDA graphs are measured on a GPU, and the engine is on {llm.config.device!r}"
+                )
             block_size, num_blocks = llm.config.kvcache_block_size, llm.config.num_kvcache_blocks
-            seq_blocks = {length: -(-(length + warmup + iters + 1) // block_size) for length in context_lens}
+            seq_blocks = {
+                length: -(-(length + warmup + iters + 1) // block_size) for length in context_lens
+            }
             rows = [row for row in rows if row["bs"] * seq_blocks[row["context_len"]] <= num_blocks]
             for row in rows:
                 batch_size, context_len = row["bs"], row["context_len"]
@@ -71,7 +78,7 @@ def measure_steps(
 
 
 def time_steps(llm: LLM, batch_size: int, context_len: int, warmup: int, iters: int) -> list[float]:
-    """[10th percentile, median, 90th percentile] in milliseconds of a decode step of `batch_size` sequences."""
+    """A decode step of `batch_size` sequences: [10th percentile, median, 90th] in milliseconds."""
     seq_ids = start_decode(llm, batch_size, context_len, warmup + iters + 1)
     times = []
     for _ in range(warmup + iters):
@@ -79,7 +86,9 @@ def time_steps(llm: LLM, batch_size: int, context_len: int, warmup: int, iters: 
         _, num_tokens = llm.step()
         times.append((time.perf_counter() - start) * 1e3)
         if num_tokens != -batch_size:
-            raise RuntimeError(f"a step computed {num_tokens} tokens, not one for each of {batch_size} sequences")
+            raise RuntimeError(
+                f"a step computed {num_tokens} tokens, not one for each of {batch_size} sequences"
+            )
     for seq_id in seq_ids:
         llm.abort(seq_id)
     cuts = statistics.quantiles(times[warmup:], n=10, method="inclusive")
@@ -87,12 +96,13 @@ def time_steps(llm: LLM, batch_size: int, context_len: int, warmup: int, iters: 
 
 
 def start_decode(llm: LLM, batch_size: int, context_len: int, max_tokens: int) -> list[int]:
-    """Add requests of random tokens, and run steps until all of them decode; returns their numbers."""
+    """Add requests of random tokens, and run steps until all decode; returns their numbers."""
     rng = Random(batch_size)
     params = SamplingParams(temperature=1.0, max_tokens=max_tokens, ignore_eos=True)
     vocab_size = llm.config.hf_config.vocab_size
     seq_ids = [
-        llm.add_request([rng.randrange(vocab_size) for _ in range(context_len)], params) for _ in range(batch_size)
+        llm.add_request([rng.randrange(vocab_size) for _ in range(context_len)], params)
+        for _ in range(batch_size)
     ]
     while llm.scheduler.waiting:
         llm.step()
@@ -112,7 +122,8 @@ def count_kernels(llm: LLM, batch_size: int, context_len: int) -> int:
         llm.abort(seq_id)
     events = profiler.events() or []
     return sum(
-        event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith(("Memcpy", "Memset"))
+        event.device_type == torch.autograd.DeviceType.CUDA
+        and not event.name.startswith(("Memcpy", "Memset"))
         for event in events
     )
 
@@ -147,8 +158,20 @@ def driver_version() -> str:
     """Version of the GPU's driver, "unknown" where nvidia-smi cannot be asked."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split()[0]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=30
+        ).stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
+        return "unknown"
+
+
+def git_commit() -> str:
+    """Revision of the checkout that this package lies in, or "unknown"."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return result.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
 
 
