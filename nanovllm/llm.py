@@ -214,11 +214,11 @@ class LLM:
 
         Returns:
             what it had generated, with the finish reason "abort"; None if no such request is live,
-            or if it ends with the step.
+            if it ends with the step, or if the engine was closed meanwhile.
         """
         request: Any = self.llm_engine.requests.get(seq_id)
         self.llm_engine.abort_request(seq_id)
-        if request is None or seq_id in self.llm_engine.requests:
+        if request is None or not request.is_finished:  # with the step, or exit() was faster
             return None
         self.added.pop(seq_id, None)
         return RequestOutput(request, request.text(self.tokenizer))

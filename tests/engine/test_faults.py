@@ -878,7 +878,8 @@ def test_exit_while_other_threads_generate_and_stream(path, runs_ahead):
             assert "closed" in errors.get()
 
 
-def test_exit_while_other_threads_wait_for_their_turn(path):
+@pytest.mark.parametrize("runs_ahead", [False, True], ids=["", "one step ahead"])
+def test_exit_while_other_threads_wait_for_their_turn(path, runs_ahead):
     """Whoever asks for something is told; a stream that is closed is just closed."""
     calls = {
         "step": lambda llm, stream: llm.step(),
@@ -889,14 +890,14 @@ def test_exit_while_other_threads_wait_for_their_turn(path):
     }
     errors = {}
     for name, call in calls.items():
-        with LLM(path, **OPTIONS) as llm:
+        with make_llm(path, runs_ahead, **OPTIONS) as llm:
             stream = llm.stream(PROMPTS[0], GREEDY)
             next(stream)
 
             def run(call=call, llm=llm, stream=stream, name=name):
                 try:
                     call(llm, stream)
-                except RuntimeError as error:
+                except Exception as error:
                     errors[name] = str(error)
 
             thread = threading.Thread(target=run, daemon=True)
