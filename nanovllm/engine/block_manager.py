@@ -95,10 +95,13 @@ class BlockManager:
         True or False. If the last free block is just used up, the answer is yes. Asking changes
         nothing.
         """
-        return self.num_new_blocks(seq) <= len(self.free_block_ids)
+        return self.num_free_blocks_needed(seq) <= len(self.free_block_ids)
 
-    def num_new_blocks(self, seq: Sequence) -> int:
-        """Blocks that `allocate(seq)` takes from the free ones; a hit on a free block counts."""
+    def num_free_blocks_needed(self, seq: Sequence) -> int:
+        """How many free blocks `allocate(seq)` uses up: the new ones, and hits that are free.
+
+        Not how many blocks are new: a free block that is a hit leaves the free ones, too.
+        """
         cached = self.find_cached_blocks(seq)
         return seq.num_blocks - sum(self.blocks[block_id].ref_count > 0 for block_id in cached)
 
@@ -140,7 +143,7 @@ class BlockManager:
             raise RuntimeError(f"sequence {seq.seq_id} needs more blocks than are free")
         cached = self.find_cached_blocks(seq)
         for block_id in cached:
-            self._share(block_id, seq)
+            self._share(block_id)
         seq.block_table = cached
         seq.num_cached_tokens = len(cached) * self.block_size
         while len(seq.block_table) < seq.num_blocks:
@@ -214,10 +217,10 @@ class BlockManager:
             block.content_id = next(self._content_ids)
             self.hash_to_block_id[block.hash] = block.block_id
 
-    def _share(self, block_id: int, seq: Sequence) -> None:
+    def _share(self, block_id: int) -> None:
         """Count one more owner of a cached block, reviving it if it was free.
 
-        The block table of `seq` stays as it is: whoever calls this puts the block into it.
+        No block table changes: whoever calls this puts the block into it.
         """
         block = self.blocks[block_id]
         if block.ref_count == 0:

@@ -58,6 +58,7 @@ class TraceRecorder:
         self.scheduled: list[tuple[int, int]] = []  # in this step: ids, and numbers of tokens
         self.events: list[dict[str, Any]] = []
         self.free: set[int] = set()  # when it was looked at last
+        self.sharer: Sequence | None = None  # who is given blocks at the moment
         check_steps_take_turns(type(self.engine))
         self.trace = empty_trace(engine.config, made_by, commit, kind)
         self.attach()
@@ -90,7 +91,8 @@ class TraceRecorder:
         after(scheduler, "admit", self.note_admission)
         after(scheduler, "preempt", lambda seq: event("preempt", seq))
         after(scheduler, "finish", lambda seq, reason: event("finish", seq, reason=reason))
-        after(manager, "_share", lambda block_id, seq: event("share", seq, block=block_id))
+        after(manager, "_share", self.note_share)
+        around(manager, "allocate", self.note_allocation)
         after(manager, "_register", self.note_hash)
         around(manager, "_append_new_block", self.note_new_block)
         around(scheduler, "reset", self.note_reset)
@@ -118,6 +120,16 @@ class TraceRecorder:
         """What of it the cache had."""
         cached = seq.num_cached_tokens
         self.event("admit", seq, cached=cached, new=seq.num_tokens - cached)
+
+    def note_allocation(self, method: Callable[..., Any], seq: Sequence) -> None:
+        """For whom blocks are shared meanwhile."""
+        self.sharer = seq
+        method(seq)
+
+    def note_share(self, block_id: int) -> None:
+        """A cached block has one more owner."""
+        if self.sharer is not None:
+            self.event("share", self.sharer, block=block_id)
 
     def note_refusal(self, method: Callable[..., Any], seq: Sequence, budget: int) -> str | None:
         """Why a waiting sequence has to wait on."""

@@ -177,7 +177,7 @@ def test_a_block_is_found_from_the_step_that_fills_it_and_not_before():
     probe = Sequence([*A, *B, *C, 10], block_size=4)
     for num_tokens, num_found in ((3, 0), (1, 1), (6, 2), (1, 2), (1, 3)):
         pool.compute(cut, num_tokens)
-        assert pool.manager.num_new_blocks(probe) == 4 - num_found
+        assert pool.manager.num_free_blocks_needed(probe) == 4 - num_found
 
 
 def test_requests_of_the_same_step_share():
@@ -241,7 +241,7 @@ def test_a_hit_makes_a_block_young_again():
     assert pool.free_ids() == [1, 5, 4, 3, 2, 0]
     pool.add([50] * 12)
     assert pool.add([*C, 9], computed=False).num_cached_tokens == 4
-    assert pool.manager.num_new_blocks(Sequence([*A, 9], block_size=4)) == 2
+    assert pool.manager.num_free_blocks_needed(Sequence([*A, 9], block_size=4)) == 2
     assert pool.manager.find_cached_blocks(Sequence([*A, 9], block_size=4)) == [0]
 
 
@@ -399,7 +399,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def allocate(self, seq):
         if self.exact:
             num_new = self.model.num_new_blocks(seq.token_ids)
-            assert self.manager.num_new_blocks(seq) == num_new
+            assert self.manager.num_free_blocks_needed(seq) == num_new
             assert self.manager.can_allocate(seq) == (num_new <= len(self.model.free))
         if not self.manager.can_allocate(seq):
             self.seen["refused"] += 1

@@ -11,7 +11,7 @@ def allocate(self, seq):
         raise RuntimeError("no blocks for this sequence")
     cached = self.find_cached_blocks(seq)
     for block_id in cached:
-        self._share(block_id, seq)
+        self._share(block_id)
         seq.block_table.append(block_id)
     seq.num_cached_tokens = len(cached) * self.block_size
     while len(seq.block_table) < seq.num_blocks:
@@ -26,7 +26,7 @@ def allocate(self, seq):
         raise RuntimeError("the pool is too small")
     seq.block_table = self.find_cached_blocks(seq)
     for block_id in seq.block_table:
-        self._share(block_id, seq)
+        self._share(block_id)
     seq.num_cached_tokens = len(seq.block_table) * self.block_size
     while seq.num_blocks > len(seq.block_table):
         new = self._append_new_block(seq)

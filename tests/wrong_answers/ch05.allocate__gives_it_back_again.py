@@ -11,7 +11,7 @@ def allocate(self, seq):
         raise RuntimeError("it has blocks already")
     cached = self.find_cached_blocks(seq)
     for block_id in cached:
-        self._share(block_id, seq)
+        self._share(block_id)
     seq.block_table = cached
     seq.num_cached_tokens = len(cached) * self.block_size
     try:
@@ -27,7 +27,7 @@ def allocate(self, seq):
     if len(seq.block_table) > 0:
         raise RuntimeError
     for block_id in self.find_cached_blocks(seq):
-        self._share(block_id, seq)
+        self._share(block_id)
         seq.block_table.append(block_id)
     seq.num_cached_tokens = len(seq.block_table) * self.block_size
     for _ in range(seq.num_blocks - len(seq.block_table)):

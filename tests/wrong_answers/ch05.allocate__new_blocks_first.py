@@ -15,7 +15,7 @@ def allocate(self, seq):
     for _ in range(seq.num_blocks - len(cached)):
         self._append_new_block(seq)
     for block_id in cached:
-        self._share(block_id, seq)
+        self._share(block_id)
     seq.block_table = cached + seq.block_table
     seq.num_cached_tokens = len(cached) * self.block_size
 
@@ -29,5 +29,5 @@ def allocate(self, seq):
         self._append_new_block(seq)
     for position, block_id in enumerate(cached):
         seq.block_table.insert(position, block_id)
-        self._share(block_id, seq)
+        self._share(block_id)
         seq.num_cached_tokens += self.block_size

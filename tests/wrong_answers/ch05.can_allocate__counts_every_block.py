@@ -1,7 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
 You ask for all blocks of the sequence, even those that it can share with somebody who is running. So sequences with
-a common prefix wait although there is room for them. Count the shared ones off (num_new_blocks does).
+a common prefix wait although there is room for them. Count the shared ones off (num_free_blocks_needed does).
 """
 
 
