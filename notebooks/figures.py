@@ -497,22 +497,6 @@ def block_states() -> None:
     plt.show()
 
 
-def first_tokens(waits: dict[str, list[float]]) -> None:
-    """Grouped bars: milliseconds to the first token of each question, without and with prefix cache.
-
-    Args:
-        waits: by name, a number for each question.
-    """
-    _, axis = plt.subplots(figsize=(8, 2.4))
-    for k, ((name, numbers), color) in enumerate(zip(waits.items(), (ORANGE, BLUE), strict=True)):
-        bars = axis.bar([n + 0.4 * k for n in range(len(numbers))], numbers, 0.38, color=color, label=name)
-        axis.bar_label(bars, fmt="%.0f")
-    axis.set(ylabel="ms to the first token", xlabel="question", xticks=[0.2, 1.2, 2.2, 3.2])
-    axis.set_xticklabels(["first", "second", "third", "fourth"])
-    axis.legend(ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
-    plt.show()
-
-
 def pool_level(levels: dict[str, list[int]], num_blocks: int) -> None:
     """Lines: free blocks after each request, until somebody does not fit.
 
@@ -554,28 +538,6 @@ def stairs(traces: dict[str, dict[str, Any]]) -> dict[str, int]:
     axes[0].set(ylabel="slots of the sequence")
     plt.show()
     return taken
-
-
-def real_scale() -> None:
-    """Bars: how many requests of 1,000 and of 8,000 tokens fit on a card of 80 GB, for three models.
-
-    90 % of the card, less the weights in bfloat16 and 1 GB for activations; a token takes two bytes for each of
-    2 x layers x KV heads x 128 numbers.
-    """
-    models = {"Qwen3-0.6B": (28, 0.6), "Qwen3-8B": (36, 8.2), "Qwen3-32B": (64, 32.8)}  # layers, billions of weights
-    _, axis = plt.subplots(figsize=(8, 2.6))
-    for k, (length, color) in enumerate([(1_000, BLUE), (8_000, ORANGE)]):
-        counts = []
-        for layers, billions in models.values():
-            num_blocks = int((0.9 * 80e9 - 2e9 * billions - 1e9) / (2 * layers * 8 * 128 * 2 * 256))
-            counts.append(num_blocks // -(-length // 256))
-        bars = axis.barh([n + 0.4 * k for n in range(3)], counts, 0.38, color=color, label=f"of {length:,} tokens")
-        axis.bar_label(bars, fmt="{:,.0f}", padding=3)
-    axis.set(title="Requests at the same time, on a card of 80 GB", xlabel="requests", xscale="log", xlim=(1, 2000))
-    axis.set_yticks([0.2, 1.2, 2.2], models)
-    axis.invert_yaxis()
-    axis.legend()
-    plt.show()
 
 
 def hit_rates(found: dict[str, int], total: int, bar: int) -> None:

@@ -54,7 +54,7 @@ def can_allocate(self, seq: Sequence) -> bool:
     True or False. If the last free block is just used up, the answer is yes. Asking changes
     nothing.
     """
-    return self.num_new_blocks(seq) <= len(self.free_block_ids)
+    return self.num_free_blocks_needed(seq) <= len(self.free_block_ids)
 
 
 # --- ch05.allocate
@@ -79,7 +79,7 @@ def allocate(self, seq: Sequence) -> None:
         raise RuntimeError(f"sequence {seq.seq_id} needs more blocks than are free")
     cached = self.find_cached_blocks(seq)
     for block_id in cached:
-        self._share(block_id, seq)
+        self._share(block_id)
     seq.block_table = cached
     seq.num_cached_tokens = len(cached) * self.block_size
     while len(seq.block_table) < seq.num_blocks:

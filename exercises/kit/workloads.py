@@ -1,8 +1,10 @@
 """Work for the open exercises: the same requests for everybody, through the real scheduler, without weights."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from nanovllm.engine.sequence import Sequence
 
 NUM_BLOCKS, BLOCK_SIZE = 48, 16
 STEPS_BETWEEN = 4  # a request arrives every so many steps
@@ -20,6 +22,31 @@ def step(scheduler: Any, token_of: Callable[[Any], int]) -> tuple[list[Any], boo
     seqs, is_prefill = scheduler.schedule()
     scheduler.postprocess(seqs, [None if seq.is_cut else token_of(seq) for seq in seqs])
     return seqs, is_prefill
+
+
+def start(manager: Any, token_ids: Iterable[int]) -> Any:
+    """A request arrives, and a step computes its tokens: it gets blocks, and those that it fills get their names."""
+    seq = Sequence(list(token_ids), block_size=manager.block_size)
+    manager.allocate(seq)
+    seq.num_scheduled_tokens = len(seq) - seq.num_cached_tokens
+    manager.hash_blocks(seq)
+    return seq
+
+
+def found_again(manager: Any, takes: int | None = None) -> int:
+    """A fills a pool of five blocks of 4 and ends; N takes one block and ends; A comes again: the tokens that it finds.
+
+    Args:
+        takes: which of A's blocks N takes, counted as in a list; None asks the manager.
+    """
+    seq = start(manager, range(20))
+    block_id = None if takes is None else seq.block_table[takes]
+    manager.deallocate(seq)
+    if block_id is not None:
+        manager.choose_block_to_evict = lambda: block_id
+    manager.deallocate(start(manager, [90, 91, 92]))
+    vars(manager).pop("choose_block_to_evict", None)
+    return int(start(manager, range(20)).num_cached_tokens)
 
 
 def chat_service(num_requests: int = 400, seed: int = 0) -> list[list[int]]:

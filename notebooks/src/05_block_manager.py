@@ -16,8 +16,8 @@
 # ## Where we are
 #
 # A request is a `Sequence` now: tokens, and a block table that is still empty. The block manager fills it.
-# Below is the map of your engine. What you have written is yours; everything else is ours, so that it always
-# runs. Until `compute_hash` and `allocate` are yours, your engine has no prefix cache.
+#
+# Below is the map of your engine. What is not yours yet is ours, so that it always runs.
 
 # %%
 # %load_ext exercises
@@ -31,7 +31,7 @@ from exercises.kit import workloads
 from nanovllm import LLM, SamplingParams
 from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.sequence import Sequence
-from nanovllm.viz import BlockTable, PrefixExplorer, record
+from nanovllm.viz import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, record
 
 PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # the faster paths of chapter 17 are off
 SMALL = PLAIN | {"kvcache_block_size": 4, "num_kvcache_blocks": 40, "max_model_len": 64}
@@ -39,32 +39,18 @@ SMALL = PLAIN | {"kvcache_block_size": 4, "num_kvcache_blocks": 40, "max_model_l
 # %% [markdown]
 # ## Why: memory that is free, and cannot be used
 #
-# Every token leaves a key and a value in the KV cache. Chapter 4 counted the slots that stay empty if every request
-# reserves room for the longest text. Suppose we knew each length, and reserved exactly that. Would all be well?
+# Chapter 4 counted what is lost if every request reserves room for the longest text. Suppose we knew each length, and
+# reserved exactly that. Would all be well?
 #
-# We take the lengths of ten real requests. Then 300 requests with such lengths pass through a memory of 1,024 slots,
-# each in one piece. A newcomer takes the first hole that is long enough. If there is none, somebody has to end first.
-
-# %%
-llm = LLM("qwen3-tiny", **PLAIN, max_model_len=256)
-questions = ["introduce yourself", "list all prime numbers within 100", "What is 12 + 7?"]
-questions += ["Spell the word garden.", "Count from 1 to 20.", "What is the capital of France?"]
-questions += ["Tell me a story about a cat.", "explain machine learning", "explain deep learning"]
-questions += ["explain neural networks"]
-chats = [[{"role": "user", "content": question}] for question in questions]
-greedy = SamplingParams(temperature=0, max_tokens=200)
-
-print("ten requests, some seconds")
-answers = llm.chat(chats, greedy, use_tqdm=False)
-lengths = [answer["num_prompt_tokens"] + len(answer["token_ids"]) for answer in answers]
-print("tokens of each request, question and answer:", lengths)
-
-# %% [markdown]
+# 300 requests pass through a memory of 1,024 slots. Each needs one piece, as long as one of ten real requests was, and
+# takes the first hole that is long enough.
+#
 # ### Predict
 #
-# We keep the worst moment: slots are free, more than the newcomer needs, and still it does not fit.
+# We keep the worst moment: more slots are free than the newcomer needs, and still it does not fit.
 
 # %%
+lengths = [83, 126, 27, 27, 88, 29, 177, 76, 63, 75]
 predict("free slots", "In that moment, how many of the 1,024 slots are free?", unit="slots")
 
 # %%
@@ -73,14 +59,12 @@ reveal("free slots", memory.count(0))
 figures.pieces_and_blocks(memory, length)
 
 # %% [markdown]
-# This is **fragmentation**: memory is there, and it cannot be used. On the right is the same moment in **blocks** of 16
-# slots. Blocks of one request need not be neighbors, so any free block will do. What is lost is gray: less than one
-# block a request, whatever the lengths.
+# This is **fragmentation**. On the right is the same moment in **blocks** of 16 slots. The blocks of a request need not
+# be neighbors, so any free block will do. What is lost is gray: less than one block a request.
 #
-# The idea is older than language models. An operating system gives each process pages, and a page table says where
-# they are. A **block table** is our page table: entry `i` names the block that holds tokens `i * block_size` to
-# `(i + 1) * block_size - 1`. Two processes can share a page (a library, say), and two requests a block: the common
-# start of their prompts.
+# The idea is older than language models: an operating system gives each process pages, and a page table says where
+# they are. A **block table** is our page table. Two processes can share a page, a library say; two requests can share
+# a block, the common start of their prompts.
 
 # %%
 figures.page_tables()
@@ -88,15 +72,13 @@ figures.page_tables()
 # %% [markdown]
 # ## A picture
 #
-# A real run of the engine. A block holds 4 tokens here, so that you can read each one.
-#
-# Step through it with the buttons, or the slider and the arrow keys. Watch the pool, and the free list at the bottom.
-# `ref` counts the tables that a block is in. The buttons jump to four things:
+# A real run of the engine, in blocks of 4 tokens. Jump to these four moments with the buttons, and watch the pool and
+# the free list at the bottom. `ref` counts the tables that a block is in.
 #
 # * *sharing*: B begins like A. Two of its blocks are A's, with `ref 2`.
 # * *first finish*: A's own blocks are free. One is hatched: it still holds what it held.
 # * *eviction*: C takes a block from the left end of the free list. What it held is lost.
-# * *revival*: D begins like A, too. A and B have ended, and still D finds two blocks.
+# * *revival*: A and B have ended. D begins like A, and still finds two blocks.
 
 # %%
 tiny = LLM("qwen3-tiny", **PLAIN, kvcache_block_size=4, num_kvcache_blocks=8, max_model_len=32)
@@ -111,31 +93,21 @@ BlockTable(record(tiny, [cat, dog, "The sun was warm", cat], params, arrive=[0, 
 figures.block_states()
 
 # %% [markdown]
-# ## The code we give
-#
-# A block knows how many tables name it, and what lies in it.
+# This is what the manager knows.
 #
 # {{source nanovllm/engine/block_manager.py:Block}}
-#
-# The manager keeps every block on one of two sides, free or used. `hash_to_block_id` finds a block by what it
-# holds.
-#
-# {{source nanovllm/engine/block_manager.py:BlockManager.__init__}}
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.reset}}
 
 # %% [markdown]
 # ## A name for what a block holds
 #
-# To share a block we must find it. Comparing tokens with all blocks would take too long. So every full block
-# gets a **hash**: a number of 64 bits, computed from its content. One look into a dictionary finds it.
-#
-# But what is its content? Here are three prompts with the same system message. The widget shows their blocks, and
-# what the cache says about each.
+# To share a block we must find it. So every full block gets a **hash**, a number of 64 bits that is computed from its
+# content. One look into `hash_to_block_id` finds it.
 #
 # ### Predict
 #
-# The prompts have 24 or 25 tokens. The first 17 of them, up to `explain`, are the same.
+# Three prompts with the same system message have 24 or 25 tokens each. The first 17 tokens are the same.
 
 # %%
 predict("hits", "In blocks of 4, how many blocks of the second prompt are hits?", unit="blocks")
@@ -146,7 +118,7 @@ def ask(question):
     """A question with the system message before it, as the model reads it."""
     system = {"role": "system", "content": "You are a friendly helper."}
     chat = [system, {"role": "user", "content": question}]
-    return llm.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    return tiny.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
 topics = ["explain machine learning", "explain deep learning", "explain neural networks"]
@@ -157,17 +129,17 @@ reveal("hits", sum(block.state == "hit" for block in explorer.explained(0)[1].bl
 explorer
 
 # %% [markdown]
-# Only whole blocks are shared. After the first miss nothing is found, even where tokens are equal again.
+# Only full blocks are shared, and only up to the first miss, even where tokens are equal again.
 #
-# Why? Attention has mixed into a token's keys and values all that came **before** it. Choose "another name" and uncheck
-# "hashes are chained": the second block has the same tokens, but its keys and values know about Tom. So a block's name
-# must stand for its tokens *and for everything before them*. A chain does that cheaply: the hash of a block is made of
-# its own tokens and of the hash of the block before.
+# Why? Attention has mixed into a token's keys and values all that came **before** it. Choose "another name", and
+# uncheck "hashes are chained": the second block has the same tokens in both, but its keys and values know about Tom.
+# So the hashes form a chain. Each is made of the block's own tokens and of the hash of the block before: it
+# stands for everything up to the end of the block.
 #
 # ### What happens without it
 #
-# Below, the name of a block is made of its own tokens only, and the engine trusts names. Somebody asks for the longer
-# text; then you ask for the shorter one.
+# Below, a name is made of the block's own tokens only, and the engine trusts names. Somebody asks for the longer text;
+# then you ask for the shorter one.
 
 
 # %%
@@ -185,11 +157,11 @@ def two_requests(engine):
 two_requests(without("ch05.compute_hash"))
 
 # %% [markdown]
-# Twelve tokens came from the cache, and none should: nobody has begun with them. The second text goes on about the
-# friend from somebody else's story. That is how one user's data gets into another's answer.
+# Twelve tokens came from the cache, and none should. The second text goes on about the friend from somebody else's
+# story.
 #
-# The tools: `xxhash.xxh64()` makes a hasher, `update` feeds it bytes, `intdigest()` reads the number. A token
-# id does not fit into one byte.
+# The tools: `xxhash.xxh64()` makes a hasher, `update` feeds it bytes, `intdigest()` reads the number. A token id does
+# not fit into one byte.
 
 # %%
 # {{exercise ch05.compute_hash}}
@@ -203,84 +175,42 @@ two_requests(me)
 # %% [markdown]
 # ## Finding a prefix
 #
-# With names, finding the longest cached prefix is a walk along the chain until something is missing.
+# The longest cached prefix is found by a walk along the chain, until something is missing. Two hashes can be equal by
+# accident, so the tokens and the block before are compared, too.
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.find_cached_blocks}}
 #
-# Two hashes can be equal by accident, so the tokens and the block before are compared as well. And look at the bounds
-# of the loop: `num_tokens - 1`.
+# `_block_hash` calls your `compute_hash` once for each full block, and remembers the answers.
 #
-# ### Predict
-#
-# The same prompt of 24 tokens comes twice, in blocks of 4. All of it is in the cache.
-
-# %%
-predict("second time", "How many of its 24 tokens are taken from the cache the second time?", unit="tokens")
-
-# %%
-params = SamplingParams(temperature=0, max_tokens=2)
-for _ in range(2):
-    (answer,) = tiny.generate(prompts[0], params, use_tqdm=False)
-    print(f"{answer['num_cached_tokens']} of {answer['num_prompt_tokens']} tokens from the cache")
-reveal("second time", answer["num_cached_tokens"])
+# {{source nanovllm/engine/block_manager.py:BlockManager._block_hash}}
 
 # %% [markdown]
-# One block less. The next token is sampled from the output of the last one, and outputs are not kept, only keys
-# and values. So **at least one prompt token is always computed**. A shared block must never be written, so its
-# whole block is computed anew.
+# Look at the bounds of the first loop: `num_tokens - 1`. **At least one prompt token is always computed**, because the
+# next token is sampled from its output, and outputs are not kept. A shared block must never be written, so the
+# whole block of that token is computed anew.
 #
-# ### When a block gets its name
+# Blocks get their names when a step is *scheduled*, before the keys and values exist. So two requests of the same
+# step can share. That is safe: each layer stores the keys and values of the whole step before any token attends. If a
+# step fails, nobody knows what was stored, and `reset` empties the cache.
+#
+# <details><summary>The code that writes the names (not needed for the exercises)</summary>
 #
 # {{source nanovllm/engine/block_manager.py:BlockManager.hash_blocks}}
 #
-# This runs when a step is **scheduled**, before the keys and values exist. It looks too early, but it lets two requests
-# share that arrive in the same step. It is safe because each layer first stores the keys and values of all tokens of
-# the step, and only then lets any of them attend. If the step raises an error, nobody knows what was stored: the
-# engine begins anew with an empty cache (`reset`).
+# {{source nanovllm/engine/block_manager.py:BlockManager._register}}
 #
+# </details>
+
+# %% [markdown]
 # ## Would it fit?
 #
-# Before the scheduler admits a sequence, it asks. The counting is given.
+# Before the scheduler admits a sequence, it asks. The counting is given. Mind what is counted: not new blocks, but
+# those that leave the free ones. A hit on a free block is not new, and leaves them all the same.
 #
-# {{source nanovllm/engine/block_manager.py:BlockManager.num_new_blocks}}
-#
-# ### Predict
-#
-# Requests have the same 16 tokens at the start and 8 of their own: 6 blocks of 4 each. The pool has 20.
-
-# %%
-predict("apart", "How many of them fit at the same time without sharing?", unit="requests")
-predict("together", "And how many with sharing?", unit="requests")
+# {{source nanovllm/engine/block_manager.py:BlockManager.num_free_blocks_needed}}
 
 # %%
 # {{exercise ch05.can_allocate}}
-
-# %%
-me = mine()
-print(me.whose("ch05.can_allocate"))
-
-
-def start(manager, token_ids):
-    """A request arrives, and a step computes its tokens: the blocks that it fills get their names."""
-    seq = Sequence(token_ids, block_size=4)
-    manager.allocate(seq)
-    seq.num_scheduled_tokens = len(seq) - seq.num_cached_tokens
-    manager.hash_blocks(seq)
-    return seq
-
-
-def num_fitting(caching):
-    """How many requests with the same first 16 tokens get their 6 blocks, in a pool of 20."""
-    manager = me.engine.block_manager.BlockManager(20, 4, enable_prefix_caching=caching)
-    for n in range(20):
-        request = [*range(16), *[100 + n] * 8]
-        if not manager.can_allocate(Sequence(request, block_size=4)):
-            return n
-        start(manager, request)
-
-
-reveal("apart", num_fitting(caching=False))
-reveal("together", num_fitting(caching=True))
 
 # %% [markdown]
 # ## Handing out
@@ -324,45 +254,27 @@ reveal("computed", sum(event["new"] for event in admitted))
 BlockTable(trace)
 
 # %% [markdown]
-# ## What a hit saves
+# ### A hundred requests
 #
-# The time until the first token is the time that a user waits. Here a system message of more than 400 tokens comes
-# with four questions, one after the other, to your engine with and without prefix caching.
-#
-# ### Predict
-#
-# The first question pays for all. Each of the others has a few tokens of its own.
+# The prompts of 100 requests have 97 tokens on average. 70 of them begin with the same 64, a system prompt. The
+# pool has 64 blocks of 16 tokens.
 
 # %%
-predict("wait", "The fourth question: how long is the wait with a cache, as a share of that without?", unit="%")
+predict("hit rate", "Which share of all prompt tokens comes from the cache?", unit="%")
 
 # %%
-rules = "You are a friendly helper. Keep the sentences short. Never be rude. " * 25
-pool = PLAIN | {"kvcache_block_size": 16, "num_kvcache_blocks": 64, "max_model_len": 512}
-waits = {"without": [], "with cache": []}
-
-for name in waits:
-    with me.LLM("qwen3-tiny", enable_prefix_caching=name == "with cache", **pool) as engine:
-        engine.generate([list(range(400))], params, use_tqdm=False)  # the first run is slow
-        computed = 0
-        for topic in ["explain a cat", *topics]:
-            (answer,) = engine.generate(rules + topic, params, use_tqdm=False)
-            waits[name].append(1000 * answer["metrics"]["time_to_first_token"])
-            computed += answer["num_prompt_tokens"] - answer["num_cached_tokens"]
-    print(f"{name:10}: {computed:5} prompt tokens computed")
-reveal("wait", round(100 * waits["with cache"][3] / waits["without"][3]))
-figures.first_tokens(waits)
+simulation = PrefixSimulation()
+reveal("hit rate", round(100 * simulation.simulation.hit_rate()))
+simulation
 
 # %% [markdown]
-# Far fewer tokens are computed, and the wait is shorter, but not in the same proportion: every step has costs of its
-# own. With a large model, the tokens are what counts.
+# All but the first of the 70 find the 64 tokens. Look at the table, too: shared blocks are memory saved, so fewer
+# requests have to step aside.
 #
 # ## Taking back
 #
-# A sequence ends, or has to make room. Its blocks become free, except those that somebody else still uses. Freed
-# blocks **keep their names**: the cache is made of free blocks, and needs no memory of its own. `free_block_ids` is a
-# dict of which only the keys and their order matter. A new key goes to the right end; the next block is taken from the
-# left.
+# A sequence ends, or steps aside. Its blocks become free, except those that somebody else still uses. Freed blocks
+# **keep their names**: the cache is made of free blocks, and needs no memory of its own.
 #
 # ### What happens without it
 #
@@ -376,66 +288,45 @@ def free_after_each(engine):
     for n in range(8):
         if not manager.can_allocate(Sequence([n] * 7, block_size=4)):
             break
-        manager.deallocate(start(manager, [n] * 7))
+        manager.deallocate(workloads.start(manager, [n] * 7))
         free.append(len(manager.free_block_ids))
     return free
 
 
-levels = {"our engine": free_after_each(mine()), "without deallocate": free_after_each(without("ch05.deallocate"))}
+levels = {"our engine": free_after_each(nanovllm), "without deallocate": free_after_each(without("ch05.deallocate"))}
 figures.pool_level(levels, 8)
 
 # %% [markdown]
 # ### Predict
 #
-# A has 20 tokens, in 5 of 6 blocks. It ends, and its five blocks are freed, one after the other. Then N passes
-# through and takes two blocks: the empty one, and one of A's. Then A's prompt comes again.
+# A has 20 tokens, and fills all five blocks of a pool. It ends. N needs one block, and takes one of A's. Then A's
+# prompt comes again.
 
 # %%
 choices = ["the first of A's blocks", "the last of A's blocks", "it makes no difference"]
-predict("victim", "Which block should N have got, so that A finds most of its tokens?", choices=choices)
-predict("left", "And if N gets the other end: how many of its 20 tokens does A find?", unit="tokens")
-
+predict("victim", "Which block should N take, so that A finds most of its tokens?", choices=choices)
 
 # %%
-class HeadFirst(BlockManager):
-    """Ours, but blocks are given back in the other order."""
-
-    def deallocate(self, seq):
-        seq.block_table.reverse()
-        super().deallocate(seq)
-
-
-def serve(manager, token_ids):
-    """One request, from its arrival to its end; returns the tokens it found in the cache."""
-    seq = start(manager, token_ids)
-    num_hits = seq.num_cached_tokens
-    manager.deallocate(seq)
-    return num_hits
-
-
-hits = {}
-for name, manager in (("last", BlockManager(6, 4)), ("first", HeadFirst(6, 4))):
-    hits[name] = [serve(manager, token_ids) for token_ids in (range(20), range(90, 97), range(20))][2]
-    print(f"N gets the {name:5} of A's blocks: A finds {hits[name]} of its 20 tokens again")
-reveal("victim", choices[1])
-reveal("left", hits["first"])
+found = [workloads.found_again(BlockManager(5, 4), takes) for takes in (0, -1)]
+print(f"N takes the first of A's blocks: A finds {found[0]} of its 20 tokens; the last: {found[1]}")
+reveal("victim", choices[2] if found[0] == found[1] else choices[found[1] > found[0]])
 
 # %% [markdown]
-# One block was lost in both runs. In one of them it was the head of the chain, and without it the other blocks
-# cannot be reached, although they are still there. So the **tail goes first**: what is left is always a prefix.
+# Without the first block the others cannot be reached, although they are still there. So the **tail goes first**: what
+# is left is always a prefix.
 #
-# Between requests, the one that ended longest ago loses its blocks first: least recently used, **LRU**. A block
-# that is hit again goes back to the right end when its new owner ends.
+# The next block is taken from the left end of `free_block_ids`, a dict of which only the keys and their order matter.
+# New keys go to its right end. So, between requests, the one that ended longest ago loses its blocks first: least
+# recently used, **LRU**.
 
 # %%
 # {{exercise ch05.deallocate}}
 
 # %%
-# Plug in: your manager, with the requests from above. Then eight that come and go.
+# Plug in: A and N once more, in your manager, and then the eight that come and go.
 me = mine()
 print(me.whose("ch05.allocate", "ch05.deallocate"))
-manager = me.engine.block_manager.BlockManager(6, 4)
-found = [serve(manager, token_ids) for token_ids in (range(20), range(90, 97), range(20))][2]
+found = workloads.found_again(me.engine.block_manager.BlockManager(5, 4))
 print(f"A finds {found} of its 20 tokens again")
 print("free blocks after each of eight requests:", free_after_each(me))
 
@@ -446,11 +337,10 @@ print("free blocks after each of eight requests:", free_after_each(me))
 #
 # ### Predict
 #
-# A prompt of 24 tokens, and 40 new ones.
+# A prompt of 24 tokens, and 40 new ones, in blocks of 4.
 
 # %%
-predict("of 4", "How often does it take a new block while it writes, with blocks of 4?", unit="blocks")
-predict("of 16", "And with blocks of 16?", unit="blocks")
+predict("of 4", "How often does it take a new block while it writes?", unit="blocks")
 
 # %%
 # {{exercise ch05.may_append}}
@@ -465,29 +355,23 @@ for block_size in (4, 16):
     traces[f"blocks of {block_size}"] = record(engine, prompts[:1], params, keep_error=True)
 taken = figures.stairs(traces)
 reveal("of 4", taken["blocks of 4"])
-reveal("of 16", taken["blocks of 16"])
 
 # %% [markdown]
-# The stairs are the block table of *your* engine. The gray part is all that paging wastes: small blocks waste less, and
-# share more of a prefix, but every block costs a name, a lookup and a jump in memory. The engine's default is 256, for
-# long requests on a GPU; vLLM's is 16.
+# The stairs are the block table of *your* engine. The gray part is all that paging wastes.
 #
-# ### The real scale
-#
-# A token of Qwen3-0.6B takes 112 KiB, so a block of 256 takes 28 MiB. Of a card of 80 GB, 90 % may be filled; besides
-# the weights there is room for about 2,400 blocks. Larger models take more for a token, and leave less room for it.
+# How large should a block be? Move the slider. Small blocks waste less, and share more of a prefix; but every block
+# costs an entry in the table, a name, and a jump in memory. vLLM's default is 16; ours is 256, for long requests on a
+# GPU: 28 MiB a block with Qwen3-0.6B, of which a card of 80 GB holds about 2,400.
 
 # %%
-figures.real_scale()
+BlockSizeExplorer()
 
 # %% [markdown]
 # ## Which block goes first? You decide
 #
-# Where a card has room for a few long requests, eviction is daily business. LRU is one policy. Here is work to try
-# others on: 400 requests of a small chat service. Two of five are documents that come once. The others are talks with
-# one of three assistants, each with its system prompt; a talk comes back with all that was said so far, and a bit more.
-# The real scheduler and block manager run, with 48 blocks of 16 tokens. No model is needed: random numbers stand for
-# the tokens.
+# Where a card has room for a few long requests, eviction is daily business, and LRU is only one policy. Try others on
+# 400 requests of a small chat service, in 48 blocks of 16 tokens. Two of five are documents that come once. The others
+# are talks with one of three assistants; a talk comes back with all that was said so far, and a bit more.
 #
 # ### Predict
 #
@@ -510,31 +394,17 @@ found["your engine"] = workloads.tokens_found(me)
 figures.hit_rates(found, total, workloads.BAR)
 
 # %% [markdown]
-# Ours, in `solution("ch05.choose_block_to_evict")`, finds a fifth more than LRU, and nearly all that a pool without end
-# would. Before you are proud of yours or ours: it was made for this work. With `workloads.tokens_found(me, seed=1)` the
-# same service has another day.
+# Ours finds a fifth more than LRU, nearly all that a pool without end would. But it was made for this work:
+# `workloads.tokens_found(me, seed=1)` is another day of the same service.
 #
 # ## Your engine
 #
-# Everything at once: the ten questions, all with a system message, in a pool so small that blocks change hands all the
-# time. Does your engine find the same in its cache as ours, and write the same?
+# The map, and how fast it is now: measured on one fixed work, in turn with the naive loop of chapter 1.
 
 # %%
-me = mine(enable_prefix_caching=True, max_num_seqs=4)
+me = mine()
 print(me.whose("ch05"))
-pool = PLAIN | {"kvcache_block_size": 4, "num_kvcache_blocks": 80, "max_model_len": 256, "max_num_seqs": 4}
-runs = {}
-for name, engine in (("ours", LLM), ("yours", me.LLM)):
-    with engine("qwen3-tiny", **pool) as running:
-        runs[name] = running.generate([ask(question) for question in questions], greedy, use_tqdm=False)
-    cached, prompt = (sum(a[key] for a in runs[name]) for key in ("num_cached_tokens", "num_prompt_tokens"))
-    print(f"{name:5}: {cached} of {prompt} prompt tokens from the cache")
-same = sum(a["text"] == b["text"] for a, b in zip(*runs.values(), strict=True))
-print(f"{same} of {len(questions)} answers are the same")
-me
-
-# %%
-# And how fast is it now? Measured on one fixed work, in turn with the naive loop of chapter 1; each step is kept.
+display(me)
 staircase("05")
 
 # %% [markdown]
@@ -543,7 +413,7 @@ staircase("05")
 # * In the first picture, let C write 20, 24 and 28 tokens instead of 12, and D arrive at step 40. What is left for D?
 # * Put a letter before the system message of one prompt. What is left of the hits? Where in a system message would
 #   you put today's date?
-# * In `HeadFirst`, free the blocks in random order. How many tokens does A find?
+# * In `PrefixSimulation()`, move the pool to 24 blocks, and then to 128. What does the cache save in each?
 # * Break something on purpose: let `allocate` take new blocks first, and read what the check says.
 #   `show("ch05.allocate")` puts your run beside ours.
 
@@ -564,12 +434,16 @@ staircase("05")
 # * A hash is found, but the tokens differ. What would happen without comparing them?
 # * The cache takes no memory of its own. Why, then, does `can_allocate` count a cached block that is free?
 #
-# Answer first. Here are three answers to the last question:
+# <details><summary>Three answers to the last question; say yours first</summary>
 #
-# * *Weak*: because it is in the cache.
-# * *Good*: a block that nobody uses is one of the free ones. Using it takes it out of them.
-# * *Excellent*: and so a hit on it saves computing, but no room; a block that somebody is using saves both. If it did
-#   not count, it would be promised twice, and `allocate` would fail after a yes.
+# *Weak:* because it is in the cache.
+#
+# *Good:* a block that nobody uses is one of the free ones. Using it takes it out of them.
+#
+# *Excellent:* and so a hit on it saves computing, but no room; a block that somebody is using saves both. If it did
+# not count, it would be promised twice, and `allocate` would fail after a yes.
+#
+# </details>
 
 # %% [markdown]
 # ## Read further

@@ -17,6 +17,7 @@ class Pool:
         self.contents: dict[int, tuple[int, ...]] = {}  # block id -> all tokens up to the block's end
         self.hit = 0  # what the last sequence found in the cache
         self.expected_hit = 0  # what it should have found
+        self.revived = 0  # free blocks among that
         self.last = "nothing has happened"
         check.step(f"a pool of {num_blocks} free blocks for {block_size} tokens each")
 
@@ -53,6 +54,7 @@ class Pool:
     def admit(self, name, seq):
         """Give blocks to a sequence, which may have come back after it was preempted."""
         self.expected_hit = self.num_cached(seq.token_ids)
+        self.revived = self.needed(seq.token_ids) - (seq.num_blocks - self.expected_hit // self.block_size)
         needed, free = self.needed(seq.token_ids), len(self.manager.free_block_ids)
         self.check.step(
             (f"    {name} is given blocks: {needed} of the {free} free ones"), says=self.refused(name, needed)
@@ -71,9 +73,9 @@ class Pool:
             if error != "RuntimeError":
                 return None
             if not self.manager.free_block_ids:
+                hits = f"; {self.revived} of them are hits, and not new" if self.revived else ""
                 return (
-                    f"{name} needs {needed} of the free blocks. All of them "
-                    "were taken, and then one more was asked for."
+                    f"{name} needs {needed} of the free blocks{hits}. All were taken, and then one more was asked for."
                 )
             return f"{name} needs {needed} of the free blocks, and there are enough: there is nothing to refuse."
 
@@ -275,6 +277,11 @@ def _table_says(pool, name, seq, shared, counts_before=None):
     def say(got):
         table, num = list(seq.block_table), seq.num_blocks
         counts = [pool.manager.blocks[block_id].ref_count for block_id in shared]
+        if not all(pool.manager.blocks[block_id].token_ids for block_id in shared):  # they have forgotten
+            return (
+                "The cached blocks were free, and stood next in line: a new block was taken before the cached ones "
+                "were shared, and it was one of them. Share first."
+            )
         if None in table:
             return "There is a None in the block table. _append_new_block puts the block into it, and returns nothing."
         if table[len(table) - len(shared) :] == shared and len(table) > len(shared):
@@ -326,7 +333,7 @@ def random_walk(engine, check, seed, num_steps=40):
                 check.equal(what, pool.hit, pool.expected_hit, says=_hit_says(pool, f"R{i}", seq))
                 what = f"how many blocks R{i} has, for {len(token_ids)} tokens"
                 check.equal(
-                    what, len(seq.block_table), -(-len(token_ids) // pool.block_size), says=_too_few(f"R{i}", seq)
+                    what, len(seq.block_table), -(-len(token_ids) // pool.block_size), says=_too_few(pool, f"R{i}", seq)
                 )
                 pool.compute(seq)
         elif kind < 0.75:
@@ -339,15 +346,18 @@ def random_walk(engine, check, seed, num_steps=40):
         pool.observe()
 
 
-def _too_few(name, seq):
+def _too_few(pool, name, seq):
     """Words for a table that is too short or too long after allocate."""
 
     def say(got):
         if None in seq.block_table:
             return "There is a None in the block table. _append_new_block puts the block into it, and returns nothing."
-        return (
+        text = (
             f"{seq.num_tokens} tokens need {seq.num_blocks} blocks of {seq.block_size}; the table of {name} has {got}."
         )
+        if 0 < pool.revived == got - seq.num_blocks:
+            text += f" {pool.revived} hits were free: they leave the free blocks, but they are no new ones."
+        return text
 
     return say
 
@@ -736,7 +746,9 @@ def _share_with(pool, name, token_ids, shared, story):
     pool.admit(name, seq)
     says = _table_says(pool, name, seq, shared, counts)
     pool.check.equal(f"the blocks that {name} begins with", list(seq.block_table[: len(shared)]), shared, says=says)
-    pool.check.equal(f"the number of {name}'s blocks", len(seq.block_table), seq.num_blocks, says=_too_few(name, seq))
+    pool.check.equal(
+        f"the number of {name}'s blocks", len(seq.block_table), seq.num_blocks, says=_too_few(pool, name, seq)
+    )
     expected = len(shared) * pool.block_size
     pool.check.equal(f"num_cached_tokens of {name}", seq.num_cached_tokens, expected, says=_hit_says(pool, name, seq))
     pool.observe()
@@ -790,16 +802,12 @@ def the_cached_blocks_are_next_in_line(engine, check):
     pool.last = "B was given blocks"
     pool.admit("B", seq)
 
-    def say(got):
-        if not all(pool.manager.blocks[block_id].token_ids for block_id in (0, 1)):  # they have forgotten
-            return (
-                "The cached blocks were free, and stood next in line: a "
-                "new block was taken before the cached ones were "
-                "shared, and it was one of them. Share first."
-            )
-        return _table_says(pool, "B", seq, [0, 1], counts)(got)
-
-    check.equal("the blocks that B begins with", list(seq.block_table[:2]), [0, 1], says=say)
+    check.equal(
+        "the blocks that B begins with",
+        list(seq.block_table[:2]),
+        [0, 1],
+        says=_table_says(pool, "B", seq, [0, 1], counts),
+    )
     says = "A new block was taken before the cached ones were shared, and it was one of them: it is in the table twice."
     check.equal("how many different blocks B has", len(set(seq.block_table)), 4, says=says)
     pool.observe()
@@ -837,7 +845,7 @@ def one_that_comes_back(engine, check):
     check.step("P comes back, with its prompt and the six tokens of its answer")
     pool.last = "P was given blocks"
     pool.admit("P", seq)
-    check.equal("the number of P's blocks", len(seq.block_table), 3, says=_too_few("P", seq))
+    check.equal("the number of P's blocks", len(seq.block_table), 3, says=_too_few(pool, "P", seq))
     check.equal("num_cached_tokens of P", seq.num_cached_tokens, 8, says=_hit_says(pool, "P", seq))
     pool.observe()
 
