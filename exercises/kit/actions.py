@@ -225,18 +225,22 @@ def _what_it_did(trace: dict[str, Any]) -> tuple[int, str]:
 
 
 def _pictures(traces: list[dict[str, Any]], step: int | None) -> list[Any]:
-    """Block tables, open at a step; of two runs at the one where they part, one below the other."""
+    """Block tables, open at a step; of two runs at the one where they part, one below the other, with a mark at what
+    differs in the first."""
     if not traces:
         return []
     from nanovllm.viz import BlockTable
 
+    traces = [{key: value for key, value in trace.items() if key != "called"} for trace in traces]
+    titles = [Message("The engine with your function"), Message("Our engine at the same work")]
     pairs = list(zip(*(trace["steps"] for trace in traces), strict=False))
     if step is None:
-        step = next((i for i, (a, b) in enumerate(pairs) if a["after"] != b["after"]), len(pairs) - 1)
-    tables = [BlockTable({key: value for key, value in trace.items() if key != "called"}) for trace in traces]
+        step = next((i for i, (a, b) in enumerate(pairs) if a["after"] != b["after"]), -1)
+    if step < 0:
+        return [Message("In the engine, at its own work, yours does what ours does: only the case above differs")]
+    tables = [BlockTable(traces[0], beside=traces[-1]), *map(BlockTable, traces[1:])]
     for table in tables:
         table.step = step
-    titles = [Message("The engine with your function"), Message("Our engine at the same work")]
     return [part for pair in zip(titles, tables, strict=False) for part in pair]
 
 

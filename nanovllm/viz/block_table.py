@@ -146,19 +146,46 @@ def block_contents(trace: Trace) -> list[dict[int, tuple[int, int]]]:
 
 @dataclass
 class Layout:
-    """What the pictures of all steps have in common: what blocks last held, and the rows that each table needs."""
+    """What is known before a step is drawn: what blocks last held, the rows that each table needs, and what is not as
+    in another run."""
 
     contents: list[dict[int, tuple[int, int]]]
     lines: dict[str, int]
+    others: list[list[str]]
+
+    def name(self, i: int, name: str) -> str:
+        """A name with a sign before it where it differs."""
+        return f"≠ {name}" if name in self.others[i] else name
 
 
-def lay_out(trace: Trace) -> Layout:
+def lay_out(trace: Trace, beside: Trace | None = None) -> Layout:
     """Look through the whole trace once; each step leaves room for the longest tables, so that nothing jumps."""
     longest = dict.fromkeys(trace["seqs"], 1)
     for step in trace["steps"]:
         for seq_id, seq in step["after"]["seqs"].items():
             longest[seq_id] = max(longest.get(seq_id, 1), len(seq["table"]))
-    return Layout(block_contents(trace), {seq_id: -(-n // PER_LINE) for seq_id, n in longest.items()})
+    lines = {seq_id: -(-n // PER_LINE) for seq_id, n in longest.items()}
+    return Layout(block_contents(trace), lines, [differences(trace, beside, i) for i in range(len(trace["steps"]))])
+
+
+QUEUES = {"free": "Free list", "running": "Running", "waiting": "Waiting"}
+
+
+def differences(trace: Trace, other: Trace | None, i: int) -> list[str]:
+    """What is not as in another run after step `i`: blocks as "#3", letters of sequences, names of `QUEUES`."""
+    if other is None or i >= len(other["steps"]):
+        return []
+    mine, theirs = trace["steps"][i]["after"], other["steps"][i]["after"]
+    named = owners(mine), owners(theirs)
+    found = []
+    for block_id in range(trace["config"]["num_blocks"]):
+        one, two = (
+            (state["ref"].get(str(block_id)), state["hash"].get(str(block_id)), tables.get(block_id))
+            for state, tables in zip((mine, theirs), named, strict=True)
+        )
+        found += [f"#{block_id}"] if one != two else []
+    found += [name_of(trace, key) for key in trace["seqs"] if mine["seqs"].get(key) != theirs["seqs"].get(key)]
+    return found + [word for key, word in QUEUES.items() if mine[key] != theirs[key]]
 
 
 def draw_tables(trace: Trace, i: int, layout: Layout) -> Drawing:
@@ -173,7 +200,8 @@ def draw_tables(trace: Trace, i: int, layout: Layout) -> Drawing:
         status = state["status"].lower() if state else ("not here yet" if entry["arrive"] > i else "finished")
         title = f"{name}: {status}" + (f", {state['kv']} of its {state['len']} tokens stored" if state else "")
         with picture.group(title, row=name, status=status, owners=name):
-            picture.text(0, y + 16, "failed" if state and step["kind"] == "error" else status, SMALL)
+            words = "failed" if state and step["kind"] == "error" else status
+            picture.text(0, y + 16, f"≠ {words}" if name in layout.others[i] else words, SMALL)
             for index, block_id in enumerate(state["table"] if state else []):
                 left, top = STATUS + index % PER_LINE * BOX, y + index // PER_LINE * ROW
                 stored = max(0, min(trace["config"]["block_size"], state["kv"] - index * trace["config"]["block_size"]))
@@ -199,8 +227,8 @@ def draw_pool(trace: Trace, i: int, layout: Layout) -> Drawing:
     width, pitch, per_row = _pool_grid(trace)
     for block_id in states:
         x, y = block_id % per_row * (WIDTH + 18) / per_row, HEAD + block_id // per_row * pitch
-        _draw_pool_block(picture, trace, i, (x, y, width), block_id, named.get(block_id, []), layout.contents[i])
-    picture.height = _draw_queues(picture, trace, i, HEAD + pitch * -(-len(states) // per_row))
+        _draw_pool_block(picture, trace, i, (x, y, width), block_id, named.get(block_id, []), layout)
+    picture.height = _draw_queues(picture, trace, i, HEAD + pitch * -(-len(states) // per_row), layout)
     return picture
 
 
@@ -209,7 +237,7 @@ def _pool_grid(trace: Trace) -> tuple[float, float, int]:
     if trace["config"]["num_blocks"] > MANY_BLOCKS:
         return 48.0, 32.0, 10
     per_row = 3 if trace["config"]["block_size"] <= MAX_SLOTS_WITH_TEXT else 4
-    return (WIDTH + 18) / per_row - 18, 46.0, per_row
+    return (WIDTH + 18) / per_row - 18, 44.0, per_row
 
 
 def _draw_pool_block(
@@ -219,7 +247,7 @@ def _draw_pool_block(
     box: tuple[float, float, float],
     block_id: int,
     seq_ids: list[int],
-    contents: dict[int, tuple[int, int]],
+    layout: Layout,
 ) -> None:
     (x, y, width), after = box, trace["steps"][i]["after"]
     names, state = [name_of(trace, seq_id) for seq_id in seq_ids], block_states(trace, i)[block_id]
@@ -230,23 +258,27 @@ def _draw_pool_block(
     known = after["hash"].get(str(block_id))
     title += f"; hash {known}" if known else ""
     data = {"b": block_id, "block": block_id, "ref": ref, "state": state, "owners": " ".join(names) or "-"}
-    data |= {"hash": known or "-", "change": word or "-"}
+    is_other = f"#{block_id}" in layout.others[i]
+    data |= {"hash": known or "-", "change": word or "-", "other": "yes" if is_other else "-"}
     fills = {str(seq_id): color_of(n) for n, seq_id in enumerate(trace["seqs"])}
     with picture.group(title, focusable=True, **data):
         is_small, top = width < 60, y + (4 if width < 60 else 17)
         if not is_small:
-            text = f"#{block_id} ref {ref} {'+'.join(names)}" if names else f"#{block_id} {state}"
+            text = layout.name(i, f"#{block_id}") + (f" ref {ref} {'+'.join(names)}" if names else f" {state}")
             room = width - (8 * len(word) + 8 if word else 0)
             picture.text(x, y + 12, fit(text, room, SMALL), SMALL, mono=True, bold=word == "new")
-        runs, texts = _content(trace, i, block_id, seq_ids, contents, fills)
+        runs, texts = _content(trace, i, block_id, seq_ids, layout.contents[i], fills)
         block(picture, x, top, width, runs, texts)
         if is_small:
             ink = ink_on(runs[0][0].fill) if runs[0][1] else None
-            picture.text(x + width / 2, top + 14, f"#{block_id}", SMALL, ink, "middle", mono=True)
+            name = layout.name(i, f"#{block_id}")
+            picture.text(x + width / 2, top + 14, name, SMALL, ink, "middle", mono=True)
         for n, other in enumerate(seq_ids[1:3]):  # a stripe below for each further owner
             picture.rect(x, top + 21 + 4 * n, width, 3, fills.get(str(other)), None)
         if state == "shared":
             picture.rect(x - 2.5, top - 2.5, width + 5, SLOT_HEIGHT + 5, None, BORDER, 1.5)
+        if is_other:
+            picture.rect(x - 5, top - 5, width + 10, SLOT_HEIGHT + 10, None, VERMILION, 2, dashed=True)
         if word == "new":
             picture.rect(x - 2, top - 2, width + 4, SLOT_HEIGHT + 4, None, VERMILION, 3)
         if word and not is_small:
@@ -293,9 +325,9 @@ def what_changed(trace: Trace, i: int, block_id: int) -> str:
     return "found" if block_id in {found for _, found in revived(trace, i)} else "new"
 
 
-def _draw_queues(picture: Drawing, trace: Trace, i: int, y: float) -> float:
+def _draw_queues(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> float:
     after = trace["steps"][i]["after"]
-    picture.text(0, y + 14, "Free list", bold=True)
+    picture.text(0, y + 14, layout.name(i, QUEUES["free"]), bold=True)
     free, x = after["free"], 80.0
     room = int((WIDTH - x - 150) // 38)
     with picture.group(f"free blocks, the next one first: {free}", free=" ".join(map(str, free))):
@@ -309,13 +341,13 @@ def _draw_queues(picture: Drawing, trace: Trace, i: int, y: float) -> float:
     x = 0.0
     for word, order in (("running", "oldest first"), ("waiting", "next one first")):
         names = ", ".join(name_of(trace, seq_id) for seq_id in after[word]) or "nobody"
-        picture.text(x, y + 34, word.capitalize(), bold=True)
+        picture.text(x, y + 34, layout.name(i, QUEUES[word]), bold=True)
         picture.text(x + 80, y + 34, names + (f" ({order})" if len(after[word]) > 1 else ""), SMALL)
         x += WIDTH / 2
     return y + 40
 
 
-def legend_of(trace: Trace) -> list[LegendItem]:
+def legend_of(trace: Trace, layout: Layout) -> list[LegendItem]:
     """The marks of the stage that occur in this run, and what they mean; see `shapes.legend_item`."""
     words = {
         what_changed(trace, i, b) for i in range(len(trace["steps"])) for b in range(trace["config"]["num_blocks"])
@@ -328,4 +360,5 @@ def legend_of(trace: Trace) -> list[LegendItem]:
     items += [("tag:+B", "one more owner", color_of(1))] if any(word.startswith("+") for word in words) else []
     items += [("tag:found", "was free, found again", VERMILION)] if "found" in words else []
     items += [("shared", "shared", color_of(0))] if is_shared else []
+    items += [("≠", "not as in the other run", None)] if any(layout.others) else []
     return items

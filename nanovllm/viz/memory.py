@@ -211,7 +211,7 @@ def _parts(budget: Budget) -> list[tuple[str, int, str | None, bool, str]]:
     ]
 
 
-def draw_budget(budget: Budget, bar_width: float = 616) -> Drawing:
+def draw_budget(budget: Budget, bar_width: float = 608) -> Drawing:
     """One bar for the memory of a GPU, a legend with numbers, and a box for each sequence that fits."""
     picture = Drawing(bar_width + 24, 0, f"memory budget: {describe_budget(budget)}")
     left, top, height = 10.0, 40.0, 46.0

@@ -59,15 +59,14 @@
     // The parts around the picture.
 
     button(parent, name, icon, label, action) {
-      const attributes = { ...QUIET, type: "button", title: name, "aria-label": name };
-      const element = make("button", attributes, parent, label);
-      if (icon) this.setIcon(element, icon, name);
+      const element = make("button", { ...QUIET, type: "button" }, parent, label);
+      this.setIcon(element, icon, name);
       element.addEventListener("click", action);
       return element;
     }
 
     setIcon(button, icon, name) {
-      button.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[icon]}"/></svg>`;
+      if (icon) button.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${ICONS[icon]}"/></svg>`;
       button.title = name;
       button.setAttribute("aria-label", name);
     }
@@ -93,7 +92,7 @@
       this.button(bar, "full screen", "full", "", () => this.toggleFull());
       this.marks = [];
       if (!data.bookmarks.length) return;
-      const row = make("div", { class: "nv-marks", role: "group", "aria-label": "jump to" }, root);
+      const row = make("div", { class: "nv-marks", role: "group", "aria-label": "jump to" }, bar);
       this.marks = data.bookmarks.map(([name, target]) => {
         const mark = this.button(row, `jump to: ${name}`, "", name, () => this.go(target));
         return { mark, target };
@@ -176,11 +175,23 @@
       const panels = [...stage.querySelectorAll("svg.nv-panel")].map((svg) => svg.viewBox.baseVal);
       if (!panels.length || !stage.clientWidth) return;
       const smallest = parseFloat(getComputedStyle(root).fontSize) / NATURAL_FONT;
+      root.classList.remove("nv-side");
       this.reserveCaption();
+      let scale = this.largest(panels, smallest, isFull);
+      if (isFull && !scale && root.classList.toggle("nv-side")) scale = this.largest(panels, smallest, isFull);
+      if (!scale) root.classList.remove("nv-side"); // words beside the picture did not help, either
+      // In a narrow place rather a little smaller than wider than it.
+      const narrow = (stage.clientWidth - 2 * PADDING) / Math.max(...panels.map((panel) => panel.width));
+      root.style.setProperty("--nv-s", (scale || Math.max(0.85 * smallest, Math.min(smallest, narrow))).toFixed(3));
+    }
+
+    // The largest scale at which everything shows, 0 if there is none.
+    largest(panels, smallest, isFull) {
+      const { root, stage } = this, isBeside = root.classList.contains("nv-side");
       const others = [...root.children].filter((child) => child !== stage && child.tagName !== "SCRIPT");
-      const below = [...stage.querySelectorAll(".nv-below")];
-      const taken = [...others, ...below].reduce((sum, child) => sum + child.offsetHeight + GAP.y, 2 * GAP.y);
-      const room = (isFull ? window.innerHeight : SCREEN * smallest) - taken;
+      const above = isBeside ? [root.querySelector(".nv-bar")] : others;
+      const taken = [...above, ...stage.querySelectorAll(".nv-below")].map((child) => child.offsetHeight + GAP.y);
+      const room = (isFull ? window.innerHeight : SCREEN * smallest) - taken.reduce((a, b) => a + b, 2 * GAP.y);
       const width = stage.clientWidth - 2 * PADDING;
       let scale = (isFull ? 4 : 1.6) * smallest;
       while (scale > smallest && !this.fits(panels, scale, width, room)) scale -= 0.02;
@@ -188,8 +199,9 @@
       const inRow = (width - GAP.x * (panels.length - 1)) / panels.reduce((sum, panel) => sum + panel.width, 0);
       const tallest = Math.max(...panels.map((panel) => panel.height));
       const beside = Math.min(inRow, room / tallest, scale);
-      if (beside >= smallest && beside > 0.7 * scale) scale = beside;
-      root.style.setProperty("--nv-s", Math.max(scale - 0.005, smallest).toFixed(3));
+      if (beside >= smallest && beside > 0.7 * scale) scale = beside + 0.001;
+      else if (!this.fits(panels, Math.max(scale, smallest), width, room)) return 0;
+      return Math.max(scale - 0.005, smallest);
     }
 
     fits(panels, scale, width, room) {
@@ -258,10 +270,10 @@
       }
       const item = this.items().find((item) => name !== "" && this.nameOf(item) === name);
       this.note.textContent = item?.querySelector("title")?.textContent ?? this.data.footer;
+      this.note.classList.toggle("nv-made", !item);
     }
 
     point(name) {
-      if (name === this.pointed) return;
       this.pointed = name;
       this.highlight();
     }
@@ -286,9 +298,8 @@
 
     moveFocus(by) {
       const items = this.items(), now = items.indexOf(document.activeElement);
-      if (now < 0) return false;
-      items[(now + by + items.length) % items.length].focus();
-      return true;
+      if (now >= 0) items[(now + by + items.length) % items.length].focus();
+      return now >= 0;
     }
 
     // Playing, keys, and whoever follows.

@@ -5,7 +5,6 @@ Chained hashes of full blocks are vLLM's automatic prefix caching. Everything he
 `Scheduler`, or a learner's; nothing is computed a second time.
 """
 
-import html
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from ..engine.trace import as_hex, letters
 from ..sampling_params import SamplingParams
 from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of
 from .record import run_step
-from .shapes import FREE, SLOT_HEIGHT, Style, badge, block
+from .shapes import FREE, SLOT_HEIGHT, Style, badge, block, table_html
 
 HashFunction = Callable[[list[int], int], int]
 
@@ -153,7 +152,7 @@ def describe_prompts(explained: list[ExplainedPrompt]) -> str:
     return ". ".join(sentences) + "."
 
 
-WIDTH = 640.0
+WIDTH = 632.0
 TOKEN_WIDTH = 47.0
 PER_LINE = 12
 NOTES = {
@@ -432,7 +431,7 @@ def draw_requests(simulation: Simulation, n: int) -> tuple[Drawing, Drawing]:
     cells.text(4, 14, "Requests in order of arrival", bold=True)
     cells.text(210, 14, "P: starts with the common prefix; filled: share that was cached", SMALL)
     for k, request in enumerate(simulation.requests):
-        x, y = 4 + k % 20 * 31.5, 20 + k // 20 * 42
+        x, y = 4 + k % 20 * 31.3, 20 + k // 20 * 42
         title = f"request {k + 1}: {request.cached_tokens} of {request.prompt_tokens} prompt tokens from the cache"
         with cells.group(title if k < n else "", request=k, shares=int(request.shares), cached=request.cached_tokens):
             cells.rect(x, y + 14, 29, 24, dashed=k >= n)
@@ -468,5 +467,4 @@ def simulation_table(simulation: Simulation) -> str:
         ("steps", simulation.steps, simulation.steps_without_cache),
         ("preemptions, which compute tokens again", simulation.preemptions, simulation.preemptions_without_cache),
     )
-    body = "".join(f"<tr><td>{html.escape(name)}</td><td>{a}</td><td>{b}</td></tr>" for name, a, b in rows)
-    return f"<table class=nv-below><tr><th></th><th>with prefix cache</th><th>without</th></tr>{body}</table>"
+    return table_html(("", "with prefix cache", "without"), rows)

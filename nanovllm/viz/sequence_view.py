@@ -8,7 +8,7 @@ from .shapes import EMPTY, Style, arrow, block
 from .timeline import REASONS
 from .trace import Trace, name_of, state_before, tokens_of
 
-WIDTH = 640.0
+WIDTH = 632.0
 BLOCK_WIDTH = 200.0
 GAP = 14.0
 PER_ROW = int((WIDTH + GAP) // (BLOCK_WIDTH + GAP))

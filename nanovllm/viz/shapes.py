@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .drawing import BORDER, MONO_WIDTH, SMALL, VERMILION, Drawing, fit, ink_on, visible
 
 PLAYHEAD = VERMILION + "40"  # translucent: it lies under the marks
-ROW = 24.0  # height of a lane, and of a row of a block table
+ROW = 23.0  # height of a lane, and of a row of a block table
 SLOT_HEIGHT = 20.0
 
 
@@ -54,7 +54,7 @@ def block(
 ) -> None:
     """Slots beside each other: `runs` says how many of which style there are, `texts` what stands in them."""
     count = sum(n for _, n in runs)
-    slot, at = width / count, 0
+    slot, at = width / (count or 1), 0
     for style, n in runs:
         left, hatch = x + at * slot, style.hatch or (style.struck and slot < 8)
         picture.rect(left, y, n * slot, height, style.fill, BORDER, 1, hatch, style.dashed)
@@ -214,7 +214,14 @@ def legend_html(items: Sequence[LegendItem]) -> str:
         picture = Drawing(0, 20)
         picture.width = mark(picture, kind, fill, 0.0, 0.0)
         parts.append(f'<span class="nv-key">{picture.svg("nv-mark")}{html.escape(words)}</span>')
-    return f'<div class="nv-below nv-legend">{"".join(parts)}</div>'
+    return f'<div class="nv-below nv-legend nv-extra">{"".join(parts)}</div>'
+
+
+def table_html(heads: Sequence[str], rows: Sequence[Sequence[object]], extra: bool = False) -> str:
+    """A table of figures below a picture; what is `extra` gives way on a low projector."""
+    lines = [f"<tr>{''.join(f'<th>{html.escape(head)}</th>' for head in heads)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows]
+    return f'<table class="nv-below{" nv-extra" if extra else ""}">{"".join(lines)}</table>'
 
 
 def preempted(picture: Drawing, x: float, y: float, width: float) -> None:

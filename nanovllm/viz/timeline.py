@@ -3,12 +3,24 @@
 Lanes over steps are how Orca (Yu et al., 2022) draws iteration-level scheduling.
 """
 
-import html
 from itertools import pairwise
 from typing import Any
 
 from .drawing import SMALL, Drawing, color_of
-from .shapes import FREE, ROW, LegendItem, Style, axis, badge, lane_bar, playhead, preempted, round_ticks, strip
+from .shapes import (
+    FREE,
+    ROW,
+    LegendItem,
+    Style,
+    axis,
+    badge,
+    lane_bar,
+    playhead,
+    preempted,
+    round_ticks,
+    strip,
+    table_html,
+)
 from .trace import Trace, name_of, state_before
 
 HEAD, NAMES, WIDTH, STRIP = 20.0, 30.0, 612.0, 32.0
@@ -203,11 +215,9 @@ def strips(trace: Trace) -> dict[str, list[float]]:
     return rows
 
 
-def draw_strips(
-    trace: Trace, unit: str = "step", longest: float = 0.0, at: int | None = None, has_playhead: bool = True
-) -> Drawing:
+def draw_strips(trace: Trace, unit: str = "step", at: int | None = None) -> Drawing:
     """What queues, pool and token budget looked like over the whole run; arguments as for `draw_lanes`."""
-    rows, config, xs = strips(trace), trace["config"], edges(trace, unit, longest)
+    rows, config, xs = strips(trace), trace["config"], edges(trace, unit)
     queued = max(1.0, *(a + b for a, b in zip(rows["running"], rows["waiting"], strict=True)))
     most, budget = max(1.0, *rows["tokens"]), float(config["max_num_batched_tokens"])
     pool = float(config["num_blocks"])
@@ -217,8 +227,7 @@ def draw_strips(
         ("Tokens", f"budget {budget:.0f}", [("tokens", Style("#E69F00"))], budget if budget <= 4 * most else most),
     ]
     picture = Drawing(WIDTH, len(plan) * (STRIP + 11) + 18, "queues, pool and token budget")
-    if has_playhead:
-        playhead(picture, 0, picture.height - 18, None if at is None else (xs[at], xs[at + 1] - xs[at]))
+    playhead(picture, 0, picture.height - 18, None if at is None else (xs[at], xs[at + 1] - xs[at]))
     for n, (name, note, parts, limit) in enumerate(plan):
         y = n * (STRIP + 11) + 8
         picture.text(0, y + 12, name, bold=True)
@@ -277,23 +286,24 @@ def _lengths(trace: Trace, seq_id: str) -> list[tuple[int, int]]:
     return found
 
 
+HEADS = {
+    "steps": "steps",
+    "mean_ttft": "to 1st token",
+    "mean_tpot": "per further token",
+    "preemptions": "preemptions",
+    "computed": "prefill tokens",
+    "cached": "from cache",
+    "recomputed": "computed again",
+}
+
+
 def totals_table(traces: dict[str, Trace]) -> str:
     """The totals of one or more runs as an HTML table, a row a run."""
-    heads = {
-        "steps": "steps",
-        "mean_ttft": "steps to first token",
-        "mean_tpot": "steps per further token",
-        "preemptions": "preemptions",
-        "computed": "tokens of prefills",
-        "cached": "prompt tokens from cache",
-        "recomputed": "tokens computed again",
-    }
-    rows = ["<tr><th>run</th>" + "".join(f"<th>{head}</th>" for head in heads.values()) + "</tr>"]
+    rows = []
     for name, trace in traces.items():
         values = totals(trace)
-        cells = "".join(f"<td>{values[key]:.2f}</td>" if "mean" in key else f"<td>{values[key]}</td>" for key in heads)
-        rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
-    return f'<table class="nv-below">{"".join(rows)}</table>'
+        rows.append([name, *(f"{values[key]:.2f}" if "mean" in key else values[key] for key in HEADS)])
+    return table_html(["run", *HEADS.values()], rows, extra=len(rows) == 1)
 
 
 def _count(n: float, word: str) -> str:

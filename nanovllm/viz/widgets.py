@@ -89,17 +89,23 @@ class BlockTable(_TraceWidget):
             a rule opens at the step where it does, and says so.
         predict: hide the steps with something to find out until they are predicted.
         complete: as for `check_trace`.
+        beside: another run at the same work; what is not as in that one is marked.
     """
 
     title = "block tables and pool"
 
-    def __init__(self, trace: Trace, predict: bool = False, complete: bool = True) -> None:
-        self._layout, self._legend = lay_out(trace), legend_html(legend_of(trace))
+    def __init__(self, trace: Trace, predict: bool = False, complete: bool = True, beside: Trace | None = None) -> None:
+        self._layout = lay_out(trace, beside)
+        self._legend = legend_of(trace, self._layout)
         super().__init__(trace, predict, complete)
+
+    def describe(self, step: int) -> str:
+        marked = self._layout.others[step]
+        return super().describe(step) + (f" Not as in the other run (≠): {', '.join(marked)}." if marked else "")
 
     def draw(self, step: int) -> Frame:
         drawings = (draw_tables(self.trace, step, self._layout), draw_pool(self.trace, step, self._layout))
-        return Frame(drawings, self._legend)
+        return Frame(drawings, legend_html(self._legend))
 
     def lanes(self, at: int | None = None) -> Drawing:
         """The lanes beside the block tables; the playhead stands at a step, or where the player puts it."""
@@ -109,7 +115,7 @@ class BlockTable(_TraceWidget):
         return [_view(self.trace, "step", self.lanes().svg(), 0.0, STAGE_WIDTH)]
 
     def still(self, steps: Sequence[int] | None = None) -> Drawing:
-        return stack([("", [super().still(steps)]), ("", [legend(legend_of(self.trace), WIDTH)])])
+        return stack([("", [super().still(steps)]), ("", [legend(self._legend, WIDTH)])])
 
     def still_rows(self, step: int) -> list[list[Drawing]]:
         tables, pool = self.draw(step).drawings
@@ -134,7 +140,8 @@ class Timeline(_TraceWidget):
 
     Args:
         trace: a recorded run.
-        compare: further runs by name, drawn below with the same totals; steps and playhead are those of `trace`.
+        compare: further runs by name, whose lanes and totals are shown in place of queues, pool and budget; steps and
+            playhead are those of `trace`.
         time_unit: "step", or "ms" if the steps were timed; whoever looks at it can choose the other.
         name: of `trace`, in the table of totals.
         predict, complete: as for `BlockTable`.
@@ -164,16 +171,15 @@ class Timeline(_TraceWidget):
         """The figures of `timeline.totals` of each run, by its name."""
         return {name: totals(trace) for name, trace in self.traces.items()}
 
-    def pictures(self, unit: str, at: int | None = None) -> list[list[Drawing]]:
-        """Lanes and strips, a row a run; the playhead of the first stands at a step, or where the player puts it."""
-        rows = []
-        for n, (name, trace) in enumerate(self.traces.items()):
-            label = name if len(self.traces) > 1 else "Sequences"
+    def pictures(self, unit: str, at: int | None = None) -> list[Drawing]:
+        """Lanes of each run, or lanes and strips of one; the playhead stands at a step, or where the player puts it."""
+        if len(self.traces) == 1:
+            return [draw_lanes(self.trace, unit, at=at), draw_strips(self.trace, unit, at)]
+        lanes = []
+        for name, trace in self.traces.items():
             own = unit if has_times(trace) else "step"
-            longest = self._longest(own)
-            lanes = draw_lanes(trace, own, label, longest, at=at, has_playhead=not n)
-            rows.append([lanes, draw_strips(trace, own, longest, at, not n)])
-        return rows
+            lanes.append(draw_lanes(trace, own, name, self._longest(own), at=at, has_playhead=trace is self.trace))
+        return lanes
 
     def _legend(self) -> list[LegendItem]:
         return list(dict.fromkeys(item for trace in self.traces.values() for item in lane_legend(trace)))
@@ -187,26 +193,23 @@ class Timeline(_TraceWidget):
         units.sort(key=lambda unit: unit != self.time_unit)
         after = legend_html(self._legend()) + totals_table(self.traces)
         return [
-            _view(
-                self.trace, unit, "".join(d.svg() for row in self.pictures(unit) for d in row) + after, longest, WIDTH
-            )
-            for unit, longest in ((unit, self._longest(unit)) for unit in units)
+            _view(self.trace, unit, Frame(tuple(self.pictures(unit)), after).html(), self._longest(unit), WIDTH)
+            for unit in units
         ]
 
     def draw(self, step: int) -> Frame:
         return Frame(())
 
     def still(self, steps: Sequence[int] | None = None) -> Drawing:
-        rows = []
-        for (name, trace), (lanes, strips) in zip(
-            self.traces.items(), self.pictures(self.time_unit, self.step), strict=True
-        ):
-            rows += [(f"{name}: {describe_run(trace)}", [lanes]), ("", [strips])]
-        return stack([*rows, ("", [legend(self._legend(), WIDTH)])], self.footer())
+        pictures = [*self.pictures(self.time_unit, self.step), legend(self._legend(), WIDTH)]
+        captions = self._runs() + [""] * len(pictures)
+        return stack([(captions[n], [picture]) for n, picture in enumerate(pictures)], self.footer())
+
+    def _runs(self) -> list[str]:
+        return [f"{name}: {describe_run(trace)}" for name, trace in self.traces.items()]
 
     def plain_text(self) -> str:
-        runs = [f"{name}: {describe_run(trace)}" for name, trace in self.traces.items()]
-        return "\n".join([f"Timeline: {self.title}", *runs, self.footer()])
+        return "\n".join([f"Timeline: {self.title}", *self._runs(), self.footer()])
 
 
 class SequenceView(_TraceWidget):
@@ -417,8 +420,7 @@ class BlockSizeExplorer(StepWidget):
         return prefix.describe_waste(self.rows[step])
 
     def draw(self, step: int) -> Frame:
-        pictures = (prefix.draw_last_blocks(self.rows, step, self.lengths), prefix.draw_waste(self.rows, step))
-        return Frame(pictures, self._table(step))
+        return Frame((prefix.draw_last_blocks(self.rows, step, self.lengths), prefix.draw_waste(self.rows, step)))
 
     def still_steps(self) -> list[int]:
         return [self.step]
@@ -432,15 +434,6 @@ class BlockSizeExplorer(StepWidget):
             f"counted by the engine's BlockManager: {len(self.lengths)} sequences at the same time, the first "
             f"{self.shared_prefix} tokens common to all"
         )
-
-    def _table(self, step: int) -> str:
-        heads = ("block size", "blocks", "slots", "empty", "empty %", "table entries", "tokens shared")
-        rows = []
-        for i, row in enumerate(self.rows):
-            values = (row.block_size, row.blocks, row.slots, row.wasted, f"{100 * row.wasted / row.slots:.1f}")
-            cells = "".join(f"<td>{value}</td>" for value in (*values, row.table_entries, row.reused))
-            rows.append(f"<tr{' aria-current=true' if i == step else ''}>{cells}</tr>")
-        return f"<table class=nv-below><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(rows)}</table>"
 
 
 class PrefixSimulation(LiveWidget):

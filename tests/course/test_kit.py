@@ -981,6 +981,30 @@ def test_show_puts_the_runs_side_by_side(workspace, monkeypatch):
     assert actions.show("ch05.deallocate") is None
     ((again, _, theirs, _, ours),) = notebook.shown
     assert repr(again) == text and theirs.step == ours.step > 0
+    assert "Not as in the other run (≠): #8, " in theirs.caption(theirs.step)
+    assert "≠" not in ours.caption(ours.step) and "≠" not in theirs.caption(theirs.step - 1)
+
+
+def test_show_marks_the_blocks_that_went_wrong(workspace, monkeypatch):
+    workspace.write(DEALLOCATE, HEAD_FIRST.replace("seq.block_table:", "seq.block_table[1:]:", 1))
+    notebook = Notebook(monkeypatch)
+    actions.show("ch05.deallocate")
+    ((_, _, theirs, _, ours),) = notebook.shown
+    mine, reference = (table.trace["steps"][theirs.step]["after"] for table in (theirs, ours))
+    leaked = set(reference["free"]) - set(mine["free"])
+    marked = re.search(r"\(≠\): (.*)\.", theirs.caption(theirs.step))[1]
+    assert leaked and {f"#{block_id}" for block_id in leaked} <= set(marked.split(", "))
+    pool = theirs.draw(theirs.step).drawings[1].svg()
+    assert all(f"≠ #{block_id} " in pool for block_id in leaked) and "≠" not in ours.draw(ours.step).html()
+
+
+def test_show_says_when_only_the_case_goes_wrong(workspace, monkeypatch):
+    few = "reversed(seq.block_table) if len(self.blocks) >= 8 else seq.block_table:"
+    workspace.write(DEALLOCATE, HEAD_FIRST.replace("seq.block_table:", few, 1))
+    notebook = Notebook(monkeypatch)
+    actions.show("ch05.deallocate")
+    ((_, message),) = notebook.shown
+    assert "only the case above differs" in repr(message)
 
 
 def test_show_after_a_pass_tells_what_the_function_did(workspace, monkeypatch):

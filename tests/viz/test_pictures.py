@@ -39,6 +39,7 @@ from nanovllm.viz.timeline import (
     totals,
 )
 from nanovllm.viz.trace import complete_events, load_trace, name_of, owners
+from nanovllm.viz.widgets import BlockTable
 
 from .conftest import random_trace
 
@@ -233,7 +234,7 @@ def test_new_blocks_and_further_owners_have_different_marks(story, batch):
     assert changes(story, 10) == {4: "found", 5: "found", 6: "new"}
     assert framed(story, 10) == [6]
     assert changes(batch, 12)[11] == "new"  # taken from the preempted D in the same step
-    words = [words for _, words, _ in legend_of(story)]
+    words = [words for _, words, _ in legend_of(story, lay_out(story))]
     assert {"new in this step", "one more owner", "was free, found again"} <= set(words)
 
 
@@ -349,3 +350,35 @@ def test_running_sequences_pause_while_others_prefill(story):
     kinds = {seq_id: {bar["step"]: bar["kind"] for bar in lane_bars(story, seq_id)} for seq_id in story["seqs"]}
     assert [kinds["0"][i] for i in (1, 2, 3, 4, 5)] == ["prefill", "decode", "paused", "paused", "decode"]
     assert [kinds["2"][i] for i in (8, 9, 10)] == ["decode", "waiting", "prefill"]
+
+
+def test_what_is_not_as_in_another_run_is_marked(story):
+    """By a frame, a sign and in words; a run that does the same has none of them."""
+    theirs = copy.deepcopy(story)
+    after = theirs["steps"][5]["after"]
+    a, *_, b = (next(iter(seq["table"])) for seq in after["seqs"].values() if seq["table"])
+    after["ref"][str(a)] += 1
+    after["seqs"][next(iter(after["seqs"]))]["status"] = "FINISHED"
+    after["free"].reverse()
+    name = name_of(story, next(iter(after["seqs"])))
+    table = BlockTable(theirs, beside=story)
+    tables, pool = table.draw(5).drawings
+    assert [group["b"] for group in groups(pool, "b") if group["other"] == "yes"] == [str(a)] != [str(b)]
+    frames = {n: inside(pool, n).findall(f"rect[@stroke='{VERMILION}'][@stroke-dasharray]") for n in (a, b)}
+    assert len(frames[a]) == 1 and not frames[b]
+    texts = [e.text for e in ElementTree.fromstring(pool.svg()).iter("text")]
+    assert sum(text.startswith(f"≠ #{a} ref {after['ref'][str(a)]}") for text in texts) == 1
+    assert "≠ Free list" in texts and "Running" in texts
+    assert "≠ finished" in [e.text for e in ElementTree.fromstring(tables.svg()).iter("text")]
+    assert f"Not as in the other run (≠): #{a}, {name}, Free list." in table.caption(5)
+    assert "≠" not in table.caption(4) + table.draw(4).drawings[1].svg()
+    assert "not as in the other run" in table.draw(4).below
+    same = BlockTable(story, beside=copy.deepcopy(story))
+    assert "≠" not in "".join(same.caption(i) + same.draw(i).html() for i in range(same.num_steps))
+
+
+def test_a_run_that_ended_early_is_compared_as_far_as_it_goes(story):
+    short = copy.deepcopy(story)
+    short["steps"] = short["steps"][:5]
+    assert "≠" not in "".join(BlockTable(story, beside=short).caption(i) for i in range(len(story["steps"])))
+    assert BlockTable(short, complete=False, beside=story).num_steps == 5

@@ -16,7 +16,7 @@ import pytest
 from nanovllm import SamplingParams, viz
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
-from nanovllm.viz.drawing import color_of
+from nanovllm.viz.drawing import VERMILION, color_of
 from nanovllm.viz.memory import MemoryBudget
 from nanovllm.viz.player import PlayerData, html_player
 from nanovllm.viz.prefix import ENTRIES, SHARED, STORED
@@ -306,10 +306,14 @@ def test_explorer_of_the_bundled_tokenizer_says_so():
     assert len({widget.caption(step) for step in range(widget.num_steps)}) == widget.num_steps
 
 
-def test_block_size_explorer_marks_the_current_row():
+def test_block_size_explorer_marks_the_current_size_in_each_chart():
     widget = BlockSizeExplorer()
     assert widget.label(widget.step) == "block size 16"
-    assert "<tr aria-current=true><td>16</td>" in widget.draw(widget.step).html()
+    for step in (0, widget.step):
+        charts = widget.draw(step).drawings[1].shapes
+        frames = [n for n, shape in enumerate(charts) if shape.get("stroke") == VERMILION]
+        sizes = [next(s["data"]["size"] for s in charts[n::-1] if s["kind"] == "begin") for n in frames]
+        assert sizes == 3 * [widget.rows[step].block_size]
     assert "0 of them empty (0.0 %)" in widget.caption(0)
 
 
