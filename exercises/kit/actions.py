@@ -172,11 +172,9 @@ def show(exercise_id: str) -> Any:
         return describe(checks.grade(answer, engine=False))
     finding, is_notebook = outcome.value.finding, hasattr(_shell(), "kernel")
     if finding is None:
-        traces, step = _traces(exercise, package), None
-        message = Message(f"{exercise.id}  It passes its cases", kind="passed")
-        if traces:
-            step, text = _what_it_did(traces[0])
-            message = Message(f"{exercise.id}  What it did in the engine", [("", text)], "passed")
+        traces = _traces(exercise, package)
+        step, text = _what_it_did(traces[0]) if traces else (None, "It passes its cases.")
+        message = Message(f"{exercise.id}  What it did", [("", text)], "passed")
     else:
         packages = (assemble(), package)
         ours, theirs = (checks.run_cases(exercise, p, finding.case).value.observations[finding.case] for p in packages)
@@ -188,7 +186,7 @@ def show(exercise_id: str) -> Any:
         return message
     from IPython.display import display
 
-    display(message, *_pictures(traces, step))
+    display(message, *(_pictures(traces, step) if traces else []))
     return None
 
 
@@ -225,22 +223,20 @@ def _what_it_did(trace: dict[str, Any]) -> tuple[int, str]:
 
 
 def _pictures(traces: list[dict[str, Any]], step: int | None) -> list[Any]:
-    """Block tables, open at a step; of two runs at the one where they part, one below the other, with a mark at what
-    differs in the first."""
-    if not traces:
-        return []
+    """Block tables, open at a step; of two runs at the one where they part, one below the other, moving together, and
+    with a mark at what differs in the first."""
     from nanovllm.viz import BlockTable
 
-    traces = [{key: value for key, value in trace.items() if key != "called"} for trace in traces]
     titles = [Message("The engine with your function"), Message("Our engine at the same work")]
-    pairs = list(zip(*(trace["steps"] for trace in traces), strict=False))
     if step is None:
-        step = next((i for i, (a, b) in enumerate(pairs) if a["after"] != b["after"]), -1)
+        pairs = enumerate(zip(*(trace["steps"] for trace in traces), strict=False))
+        step = next((i for i, (a, b) in pairs if a["after"] != b["after"]), -1)
     if step < 0:
         return [Message("In the engine, at its own work, yours does what ours does: only the case above differs")]
     tables = [BlockTable(traces[0], beside=traces[-1]), *map(BlockTable, traces[1:])]
-    for table in tables:
-        table.step = step
+    for table in tables[1:]:
+        table.follow(tables[0])
+    tables[0].step = step
     return [part for pair in zip(titles, tables, strict=False) for part in pair]
 
 

@@ -51,7 +51,10 @@ class SchedulerLever(Scheduler):
         held = [(self.expected_remaining_tokens(seq), len(seq.block_table)) for seq in self.running]
         shared = sum(blocks for _, blocks in held) - len(block_manager.used_block_ids)
         held.append(
-            (self.expected_remaining_tokens(candidate), block_manager.num_free_blocks_needed(candidate))
+            (
+                self.expected_remaining_tokens(candidate),
+                block_manager.num_free_blocks_needed(candidate),
+            )
         )
         peak, blocks_held = 0.0, 0
         for count, (remaining, blocks) in enumerate(sorted(held, reverse=True), start=1):

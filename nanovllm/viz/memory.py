@@ -25,8 +25,11 @@ from .shapes import Style, tensor
 from .step_widget import Frame
 
 GB = 10**9
-# hidden_size, intermediate_size, layers, attention heads, KV heads, tied embeddings, from huggingface.co/Qwen.
-# All have heads of 128 numbers and a vocabulary of 151,936 tokens.
+# From huggingface.co/Qwen. All have heads of 128 numbers and a vocabulary of 151,936 tokens.
+FIELDS = [
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "tie_word_embeddings"),
+]
 PUBLISHED = {
     "Qwen3-0.6B": (1024, 3072, 28, 16, 8, True),
     "Qwen3-1.7B": (2048, 6144, 28, 16, 8, True),
@@ -86,17 +89,8 @@ def model_size(name: str, num_ranks: int = 1) -> ModelSize:
 def _published_config(name: str) -> Any:
     from transformers import Qwen3Config
 
-    hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, is_tied = PUBLISHED[name]
-    hf_config = Qwen3Config(
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=num_heads,
-        num_key_value_heads=num_kv_heads,
-        head_dim=128,
-        vocab_size=151_936,
-        tie_word_embeddings=is_tied,
-    )
+    sizes: dict[str, Any] = dict(zip(FIELDS, PUBLISHED[name], strict=True))
+    hf_config: Any = Qwen3Config(**sizes, head_dim=128, vocab_size=151_936)
     hf_config.rope_theta = 1e6
     return hf_config
 

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import random
+import tomllib
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from itertools import count
@@ -158,49 +159,9 @@ def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
 
 # The shipped traces.
 
-HELPER = (
-    "You are a friendly helper who tells short stories for children. Every story has a small animal, a problem, "
-    "and a happy end. Keep the sentences short and the words simple. "
-)
-PARK = (
-    "One day, Tom and Mia went to the park. The sun was warm and the birds were singing in the trees. They saw a big "
-    "tree, and under it sat a small frog with a green hat who looked very sad because his pond was dry."
-)
-
-# Small enough to see every token. The engine expects short answers, because it has just given some; it admits C
-# while A and B run, and has to take the blocks back when they turn out longer.
-STORY: dict[str, Any] = {
-    "config": {"kvcache_block_size": 4, "num_kvcache_blocks": 8, "max_num_seqs": 4, "max_num_batched_tokens": 12},
-    "prompts": [
-        "Once upon a time there was a little cat",
-        "Once upon a time there was a little dog",
-        "The sun was warm",
-    ],
-    "max_tokens": [7, 10, 9],
-    "ignore_eos": False,
-    "arrive": [0, 2, 3],
-}
-
-# Blocks that hold more tokens, prompts longer than a step's budget, a common prefix, more requests than fit. No
-# answer can end early, so the engine knows how long each gets, and admits with that in mind.
-BATCH: dict[str, Any] = {
-    "config": {"kvcache_block_size": 16, "num_kvcache_blocks": 12, "max_num_seqs": 4, "max_num_batched_tokens": 48},
-    "prompts": [
-        HELPER + "Tell me a story about a cat.",
-        HELPER + "Tell me a story about a brave dog who lost his red ball.",
-        PARK,
-        HELPER + "Tell me a story about a bird and a fish who want to be friends.",
-        "The rain fell all night.",
-        HELPER + "Tell me a story about a cat.",
-    ],
-    "max_tokens": [14, 24, 10, 9, 18, 8],
-    "ignore_eos": True,
-    "arrive": [0, 1, 3, 5, 6, 10],
-}
-
 
 def record_shipped(plan: dict[str, Any], model: str, device: str = "cpu") -> Trace:
-    """Run one of the plans above, greedily."""
+    """Run one of the plans in data/plans.toml, greedily."""
     # A trace shows each step with its tokens, so none may begin before the last one has ended.
     options = plan["config"] | {"max_model_len": 256, "disabled_optimizations": ("step_ahead",)}
     with LLM(model, device=device, **options) as llm:
@@ -229,7 +190,7 @@ def main() -> None:
     parser.add_argument("--suffix", default="", help="of the files' names, such as _h200")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, plan in (("story", STORY), ("batch", BATCH)):
+    for name, plan in tomllib.loads((DATA / "plans.toml").read_text(encoding="utf-8")).items():
         trace = record_shipped(plan, args.model, args.device)
         problems = check_trace(trace, compute_hash=BlockManager.compute_hash)
         events = [event for step in trace["steps"] for event in step["events"]]

@@ -69,7 +69,11 @@ class _TraceWidget(StepWidget):
 
     def default_bookmarks(self) -> dict[str, int]:
         marks = {"problem": self.problems[0].step} if self.problems else {}
-        return {**marks, **find_bookmarks(self.trace)}
+        return {**marks, **self.moments()}
+
+    def moments(self) -> dict[str, int]:
+        """Names and steps of what is worth a look in the run."""
+        return find_bookmarks(self.trace)
 
     def footer(self) -> str:
         made, config = self.trace["made"], self.trace["config"]
@@ -246,12 +250,11 @@ class SequenceView(_TraceWidget):
     def draw(self, step: int) -> Frame:
         return Frame((draw_sequence(self.trace, self.seq_id, step, self._num_lines),))
 
-    def default_bookmarks(self) -> dict[str, int]:
-        marks = {"problem": self.problems[0].step} if self.problems else {}
-        return {**marks, **find_moments(self.trace, self.seq_id)}
+    def moments(self) -> dict[str, int]:
+        return find_moments(self.trace, self.seq_id)
 
     def default_questions(self) -> dict[int, Question]:
-        marks, block_size = find_moments(self.trace, self.seq_id), self.trace["config"]["block_size"]
+        marks, block_size = self.moments(), self.trace["config"]["block_size"]
         name, questions = name_of(self.trace, self.seq_id), {}
         if "a block more" in marks:
             now = moment(self.trace, self.seq_id, marks["a block more"])

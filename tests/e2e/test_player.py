@@ -293,9 +293,9 @@ def test_full_screen_fills_a_projector(browser, tmp_path, name, size):
 
 # How the page gets its script elsewhere. None of these programs runs here; their rules, and where they are written:
 #
-# VS Code, extensions/notebook-renderers/src/index.ts of microsoft/vscode: `renderOutputItem` shows text/html only where
-# `ctx.workspace.isTrusted`; `renderHTML` sets innerHTML, and `domEval` appends a copy of each script, with its type, and
-# removes it at once. Without trust "it should fall back to simple outputs" (microsoft/vscode#118584): the PNG. All
+# VS Code, extensions/notebook-renderers/src/index.ts of microsoft/vscode: `renderOutputItem` shows HTML only where
+# `ctx.workspace.isTrusted`; `renderHTML` sets innerHTML, and `domEval` appends a copy of each script, with its type,
+# and removes it at once. Without trust "it should fall back to simple outputs" (microsoft/vscode#118584): the PNG. All
 # outputs of a notebook share one page.
 # Colab: "Outputs are displayed in a sandboxed iframe" (googlecolab/colabtools#2058); one can send messages to another,
 # but not reach into it (googlecolab/colabtools#19). Here it is a frame that may run scripts and nothing else.
