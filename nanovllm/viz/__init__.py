@@ -16,6 +16,7 @@ _LAZY = {
     "MemoryBudget": "memory",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
+    "Race": "race",
     "SequenceView": "widgets",
     "Timeline": "widgets",
 }

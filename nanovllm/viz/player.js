@@ -5,7 +5,6 @@
 // it where it stands, VS Code runs a copy elsewhere and removes it. So it looks for all players that are not started.
 (() => {
   "use strict";
-  const MS_PER_STEP = 900;
   const NATURAL_FONT = 13; // pixels at which one unit of a drawing is one pixel
   const GAP = { x: 16, y: 8 }; // between panels, as in player.css
   const PADDING = 4; // of the stage
@@ -311,7 +310,7 @@
       this.timer = setInterval(() => {
         const isOver = this.step === this.last || !this.root.isConnected || this.isOpen();
         isOver ? this.pause() : this.go(this.step + 1);
-      }, MS_PER_STEP);
+      }, this.data.pace);
     }
 
     pause() {

@@ -42,6 +42,7 @@ class PlayerData:
         views: one or two; the frame of the step is shown after the base of the first, or of the one chosen.
         questions: by step, what has to be predicted before it shows.
         group: players of one page with the same group move together.
+        pace: milliseconds that a step is shown while it plays.
     """
 
     title: str
@@ -56,6 +57,7 @@ class PlayerData:
     start: int = 0
     footer: str = ""
     group: str = ""
+    pace: int = 900
 
 
 def html_player(data: PlayerData, png: bytes = b"", live: str = "") -> str:

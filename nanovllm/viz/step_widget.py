@@ -46,6 +46,7 @@ class StepWidget:
 
     title = "steps"
     unit = "step"
+    pace = 900  # milliseconds a step, while it plays
 
     def __init__(self, predict: bool = False) -> None:
         self.group = ""
@@ -165,6 +166,7 @@ class StepWidget:
             start=self.step,
             footer=self.footer() + ("; run the cell to change the settings" if live else ""),
             group=self.group,
+            pace=self.pace,
         )
         return html_player(data, self.png() if png is None else png, live)
 
