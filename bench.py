@@ -17,7 +17,6 @@ side by side, work in turn.
 import argparse
 import math
 import multiprocessing
-import platform
 import statistics
 import subprocess
 import sys
@@ -43,7 +42,7 @@ from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
 from nanovllm.levers import LEVERS, is_enabled
 from nanovllm.levers.table import ALL, dependents, levers_markdown, load_measurements, write_table
-from nanovllm.measure import measure_steps, provenance, save_measurement
+from nanovllm.measure import cpu_name, measure_steps, provenance, save_measurement
 from nanovllm.utils.memory import kv_block_bytes
 
 SHAPES = {
@@ -547,16 +546,6 @@ def describe_machine(config: Config, args: argparse.Namespace) -> dict[str, Any]
         "cpu": f"{cpu_name()}, {torch.get_num_threads()} threads",
         "copy_gb_per_s": round(copy_speed / 1e9, 1),
     }
-
-
-def cpu_name() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 @contextmanager

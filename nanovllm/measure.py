@@ -7,6 +7,7 @@ replay on machines without a GPU.
 import datetime
 import importlib.metadata
 import json
+import platform
 import shlex
 import statistics
 import subprocess
@@ -163,6 +164,23 @@ def driver_version() -> str:
         ).stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown"
+
+
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def this_machine() -> str:
+    """What measures here and now: processor, threads, version of torch, date and time."""
+    threads = torch.get_num_threads()
+    when = datetime.datetime.now().strftime("%Y-%m-%d %H:%M")
+    return f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}, torch {torch.__version__}, {when}"
 
 
 def git_commit() -> str:

@@ -1,18 +1,22 @@
 """A race of two that write the same text: every token stands there when it was measured to come."""
 
-import datetime
+# What a subclass says is documented in StepWidget.
+# ruff: noqa: D102
+
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from ..measure import this_machine
 from .drawing import MONO_WIDTH, SMALL, Drawing, color_of, visible
-from .shapes import FREE, ROW, LegendItem, Style, axis, block, legend, legend_html, playhead, round_ticks
+from .shapes import FREE, LegendItem, Style, axis, block, legend, legend_html, playhead, round_ticks
 from .step_widget import Frame, StepWidget
 
 WIDTH, LEFT, RIGHT = 640.0, 84.0, 628.0
 MOMENTS = 60  # frames after the first
 SLOWEST_PLAY = 100  # milliseconds a frame, at least, so that somebody can see something
-LEGEND: list[LegendItem] = [("prefill", "computed for the first time", "#C0C0C0"), ("waiting", "computed again", None)]
+WORDS = ("computed for the first time", "computed again")
+LEGEND: list[LegendItem] = [("prefill", WORDS[0], "#C0C0C0"), ("waiting", WORDS[1], None)]
 
 
 class Runner(NamedTuple):
@@ -30,13 +34,15 @@ class Runner(NamedTuple):
     seconds: Sequence[float]
     computed: Sequence[int]
 
-    def num_shown(self, time: float) -> int:
-        """Tokens that are there after `time` seconds."""
-        return sum(arrival <= time for arrival in accumulate(self.seconds))
+    @property
+    def arrivals(self) -> list[float]:
+        """Seconds from the start until each token is there."""
+        return list(accumulate(self.seconds))
 
-    def num_again(self, step: int) -> int:
-        """Of the tokens computed in a step, those that had been computed before: all but one, later than the first."""
-        return max(0, self.computed[step] - 1) if step else 0
+    @property
+    def again(self) -> list[int]:
+        """Of the tokens computed for each, those computed before: none for the first, then all but one."""
+        return [0, *(count - 1 for count in self.computed[1:])]
 
 
 class Race(StepWidget):
@@ -55,15 +61,13 @@ class Race(StepWidget):
 
     def __init__(self, runners: Sequence[Runner], prompt: str, recorded: str = "") -> None:
         for runner in runners:
-            lengths = {len(values) for values in runner[1:]}
-            if len(lengths) > 1 or lengths == {0} or min(runner.seconds) < 0:
+            if len({len(values) for values in runner[1:]}) > 1 or not runner.texts or min(runner.seconds) < 0:
                 raise ValueError(f"{runner.name!r} needs a text, a time from 0 on and a number for each of its tokens")
-        self.runners, self.prompt = list(runners), prompt
-        self.ends = [list(accumulate(runner.seconds))[-1] for runner in runners]
-        self.total = max(self.ends)
+        self.runners, self.prompt = sorted(runners, key=lambda runner: -runner.arrivals[-1]), prompt
+        self.total = self.runners[0].arrivals[-1] or 1.0
         self.made = f"RECORDED {recorded}" if recorded else f"MEASURED NOW on {this_machine()}"
         self.pace = max(round(1000 * self.total / MOMENTS), SLOWEST_PLAY)
-        self._lines = max(1 + max(line for _, line in places(runner.texts)) for runner in runners)
+        self.height = 100 + 22 * max(places(runner.texts)[-1][1] for runner in runners)  # of a lane
         super().__init__()
 
     @property
@@ -78,21 +82,17 @@ class Race(StepWidget):
         return f"{self.time(step):.2f} of {self.total:.2f} s"
 
     def caption(self, step: int) -> str:
-        parts = []
-        for runner in self.runners:
-            shown, count = runner.num_shown(self.time(step)), len(runner.texts)
-            parts.append(f"{runner.name}: {f'all {count}' if shown == count else f'{shown} of {count}'} tokens")
-        return f"After {self.time(step):.2f} s, " + "; ".join(parts) + "."
+        counts = [(r.name, num_shown(r, self.time(step)), len(r.texts)) for r in self.runners]
+        told = (f"{name}: {'all ' * (n == count)}{n}{f' of {count}' * (n < count)} tokens" for name, n, count in counts)
+        return f"After {self.time(step):.2f} s, " + "; ".join(told) + "."
 
     def default_bookmarks(self) -> dict[str, int]:
-        steps = range(MOMENTS + 1)
-        return {
-            f"{runner.name} is done": next(step for step in steps if self.time(step) >= end)
-            for end, runner in sorted(zip(self.ends, self.runners, strict=True), key=lambda pair: pair[0])
-        }
+        times = [self.time(step) for step in range(self.num_steps)]
+        done = {f"{r.name} is done": sum(time < r.arrivals[-1] for time in times) for r in self.runners}
+        return dict(reversed(done.items()))
 
     def footer(self) -> str:
-        slowness = self.pace * MOMENTS / (1000 * self.total or 1)
+        slowness = self.pace * MOMENTS / (1000 * self.total)
         played = f"played {slowness:.1f} times as slowly" if slowness > 1.05 else "played as fast as it was"
         return f"{self.made}; {played}"
 
@@ -103,60 +103,50 @@ class Race(StepWidget):
         return [[self._draw(step)], [legend(LEGEND, WIDTH)]]
 
     def _draw(self, step: int) -> Drawing:
-        time, height = self.time(step), 78 + 22 * self._lines
-        picture = Drawing(WIDTH, 24 + height * len(self.runners) + 22, self.caption(step))
+        time = self.time(step)
+        picture = Drawing(WIDTH, 46 + self.height * len(self.runners), self.caption(step))
         picture.text(0, 14, self.prompt if len(self.prompt) < 90 else "…" + self.prompt[-89:], italic=True)
-        now = LEFT + (RIGHT - LEFT) * time / (self.total or 1)
-        playhead(picture, 24, picture.height - 20, (now - 1, 2))
+        playhead(picture, 24, picture.height - 20, (self.x_at(time) - 1, 2))
         for n, runner in enumerate(self.runners):
-            self._draw_lane(picture, runner, time, 24.0 + n * height, color_of(1 - n if n < 2 else n))
-        ticks = [tick for tick in round_ticks(100 * self.total)]
-        marks = [(LEFT + (RIGHT - LEFT) * tick / 100 / (self.total or 1), f"{tick / 100:g}") for tick in ticks]
-        axis(picture, (LEFT, RIGHT), picture.height - 20, marks)
+            with picture.group(lane=runner.name, shown=num_shown(runner, time)):
+                self._draw_lane(picture, runner, num_shown(runner, time), 24.0 + n * self.height, color_of(n))
+        ticks = [tick / 100 for tick in round_ticks(100 * self.total)]
+        axis(picture, (LEFT, RIGHT), picture.height - 20, [(self.x_at(tick), f"{tick:g}") for tick in ticks])
         picture.text(0, picture.height - 6, "seconds", SMALL)
         return picture
 
-    def _draw_lane(self, picture: Drawing, runner: Runner, time: float, y: float, fill: str) -> None:
-        shown, count = runner.num_shown(time), len(runner.texts)
-        again = sum(runner.num_again(step) for step in range(shown))
-        with picture.group(lane=runner.name, shown=shown, computed=sum(runner.computed[:shown]), again=again):
-            picture.text(0, y + 16, runner.name, 15, bold=True)
-            told = f"{shown} of {count} tokens; computed {sum(runner.computed[:shown]):,}, of these {again:,} again"
-            picture.text(LEFT, y + 16, told)
-            for text, (x, line) in list(zip(runner.texts, places(runner.texts), strict=True))[:shown]:
-                block(picture, x, y + 24 + 22 * line, width_of(text), [(Style(fill), 1)], [text])
-            y += 28 + 22 * self._lines
-            picture.text(0, y + 13, "this step" if shown < count else "done", SMALL)
-            if shown < count:  # what is being computed
-                n, old, slot = runner.computed[shown], runner.num_again(shown), (RIGHT - LEFT) / max(*runner.computed, 60)
-                block(picture, LEFT, y, n * slot, [(FREE, old), (Style(fill), n - old)][not old :], height=16)
-            for arrival in list(accumulate(runner.seconds))[:shown]:
-                x = LEFT + (RIGHT - LEFT) * arrival / (self.total or 1)
-                picture.line(x, y + 22, x, y + ROW + 14, fill, 1.5)
+    def x_at(self, time: float) -> float:
+        """Where a moment stands on the axis."""
+        return LEFT + (RIGHT - LEFT) * time / self.total
+
+    def _draw_lane(self, picture: Drawing, runner: Runner, shown: int, y: float, fill: str) -> None:
+        computed, again, count = sum(runner.computed[:shown]), sum(runner.again[:shown]), len(runner.texts)
+        picture.text(0, y + 16, runner.name, 15, bold=True)
+        picture.text(LEFT, y + 16, f"{shown} of {count} tokens; computed {computed:,}, of these {again:,} again")
+        for text, (x, line, width) in list(zip(runner.texts, places(runner.texts), strict=True))[:shown]:
+            block(picture, x, y + 24 + 22 * line, width, [(Style(fill), 1)], [text])
+        y += self.height - 50
+        picture.text(0, y + 13, "this step" if shown < count else "done", SMALL)
+        if shown < count:
+            squares, old = runner.computed[shown], runner.again[shown]
+            runs = [(FREE, old), (Style(fill), squares - old)]
+            width = squares * (RIGHT - LEFT) / max(60, *runner.computed)
+            block(picture, LEFT, y, width, [run for run in runs if run[1]], height=16)
+        for x in map(self.x_at, runner.arrivals[:shown]):
+            picture.line(x, y + 22, x, y + 38, fill, 1.5)
 
 
-def width_of(text: str) -> float:
-    """Of the box of a token."""
-    return 8 + SMALL * MONO_WIDTH * len(visible(text.removeprefix(" ")))
+def num_shown(runner: Runner, time: float) -> int:
+    """Tokens that are there after so many seconds."""
+    return sum(arrival <= time for arrival in runner.arrivals)
 
 
-def places(texts: Sequence[str]) -> list[tuple[float, int]]:
-    """Where the boxes of tokens stand, (x, line): side by side, as far as the line goes."""
-    found, x, line = list[tuple[float, int]](), LEFT, 0
-    for width in map(width_of, texts):
-        if x + width > RIGHT and x > LEFT:
-            x, line = LEFT, line + 1
-        found.append((x, line))
+def places(texts: Sequence[str]) -> list[tuple[float, int, float]]:
+    """Boxes of tokens, side by side as far as the line goes: the left edge, the line and the width of each."""
+    found, x, line = list[tuple[float, int, float]](), LEFT, 0
+    for text in texts:
+        width = 8 + SMALL * MONO_WIDTH * len(visible(text.removeprefix(" ")))
+        x, line = (LEFT, line + 1) if x + width > RIGHT and x > LEFT else (x, line)
+        found.append((x, line, width))
         x += width + 2
     return found
-
-
-def this_machine() -> str:
-    """The processor, the threads and the version of torch that were measured with, and when."""
-    import torch
-
-    from .measure import cpu_name
-
-    threads = torch.get_num_threads()
-    when = datetime.datetime.now().strftime("%Y-%m-%d %H:%M")
-    return f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}, torch {torch.__version__}, {when}"
