@@ -132,26 +132,30 @@ def show_batches(batch_sizes: list[int], seconds: list[float], num_tokens: int) 
     plt.show()
 
 
-def show_pool(llm: Any, title: str) -> None:
-    """The blocks of a small engine's cache: a square each, with the number of the request that holds it.
+def show_seats(runs: dict[str, list[tuple[int, int, int]]], num_seats: int) -> None:
+    """A picture a run, below each other: which request has which seat, over the steps.
 
     Args:
-        llm: the engine, with one owner a block at most.
-        title: above the picture.
+        runs: by name: of each request its number, the step with which it begins and the one with which it ends.
+        num_seats: the most requests at once.
     """
-    owner = {block: seq.seq_id for seq in llm.scheduler.running for block in seq.block_table}
-    num_blocks, columns = len(llm.scheduler.block_manager.blocks), 12
-    _, axis = plt.subplots(figsize=(8, 0.3 + 0.7 * -(-num_blocks // columns)))
-    for block in range(num_blocks):
-        x, y = block % columns, block // columns
-        is_free = block not in owner
-        color = "none" if is_free else (BLUE, ORANGE, PINK)[owner[block] % 3]
-        axis.add_patch(plt.Rectangle((x, y), 0.92, 0.92, facecolor=color, edgecolor=TEXT))
-        axis.text(x + 0.06, y + 0.26, str(block), fontsize=6, color=TEXT if is_free else INK)
-        if not is_free:
-            axis.text(x + 0.46, y + 0.62, str(owner[block]), ha="center", va="center", fontsize=12, color=INK)
-    axis.set(xlim=(0, columns), ylim=(-(-num_blocks // columns), 0), title=title, aspect="equal")
-    axis.axis("off")
+    longest = max(end for spans in runs.values() for *_, end in spans)
+    _, axes = plt.subplots(len(runs), 1, sharex=True, squeeze=False, figsize=(8, 0.4 + 1.5 * len(runs)))
+    for axis, (name, spans) in zip(axes[:, 0], runs.items(), strict=True):
+        total, free_from = max(end for *_, end in spans), [0] * num_seats
+        for request, start, end in sorted(spans, key=lambda span: span[1]):
+            seat = next(seat for seat in range(num_seats) if free_from[seat] <= start)
+            free_from[seat] = end
+            color = (BLUE, ORANGE, GREEN, PINK)[request % 4]
+            axis.barh(seat, end - start, left=start, height=0.86, color=color, edgecolor=TEXT, linewidth=0.6)
+            if end - start > 0.02 * longest:
+                axis.text((start + end) / 2, seat, str(request), ha="center", va="center", fontsize=8, color=INK)
+        axis.barh(range(num_seats), total, height=0.86, color="none", edgecolor=FAINT, hatch="////", zorder=0)
+        used = sum(end - start for _, start, end in spans)
+        axis.set_title(f"{name}: {total} steps, {100 * (1 - used / total / num_seats):.0f} % of the seats empty")
+        axis.set(xlim=(0, longest), yticks=range(num_seats), ylabel="seat")
+        axis.invert_yaxis()
+    axes[-1, 0].set_xlabel("step")
     plt.show()
 
 

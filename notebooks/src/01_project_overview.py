@@ -5,50 +5,26 @@
 #
 # You will
 #
-# * generate your first text with nanovllm,
+# * generate your first text with nanovllm, in the next three cells,
 # * write the simplest generation loop there is, and race it against the engine,
-# * see what happens when many requests run at once,
-# * look inside a running engine.
+# * put requests into batches, and see what that costs those who wait,
+# * compare your batches with an engine at work.
 #
 # Everything here runs on a laptop's CPU, without a network. The model is part of the repository.
-# Plan an hour, with the exercise.
-
-# %% [markdown]
-# ## Where we are
-#
-# At the very beginning. The engine is complete and works. From chapter 3 on you write its parts yourself, one
-# function at a time, and what you have written runs in it. Below is the map of *your* engine: nothing in it is yours
-# yet.
-#
-# Run the cells in order with Shift+Enter. Change whatever you like: nothing here can break.
-
-# %%
-# %load_ext exercises
-mine()
-
-# %%
-import math
-import statistics
-import time
-from pathlib import Path
-from textwrap import fill
-
-import figures  # draws the pictures of this course; it is the file notebooks/figures.py
-
-import nanovllm
-from nanovllm import LLM, SamplingParams
-
-import torch
-
-torch.set_num_threads(1)  # everybody races on one core: two would wait for each other when another program has one
+# Plan an hour and a quarter; the two exercises are 25 minutes of it.
 
 # %% [markdown]
 # ## First text
 #
-# One line loads a model and makes it ready to serve. `"qwen3-tiny"` is the small model in this repository.
-# The name of any Qwen3 model, or a directory with its files, works too.
+# Run the cells in order with Shift+Enter. The next one loads a small model, `"qwen3-tiny"`, and makes it ready to
+# serve. The name of any Qwen3 model, or a directory with its files, works too.
 
 # %%
+# %load_ext exercises
+from textwrap import fill
+
+from nanovllm import LLM, SamplingParams
+
 llm = LLM("qwen3-tiny")
 
 # %% [markdown]
@@ -63,7 +39,7 @@ for question in ["introduce yourself", "list all prime numbers within 100"]:
     print(f"> {question}\n{fill(answer['text'], 96)}\n")
 
 # %% [markdown]
-# A result is a dictionary. It holds more than the text.
+# That is all it takes. A result is a dictionary, and holds more than the text.
 
 # %%
 for key, value in answer.items():
@@ -80,6 +56,70 @@ print(token_ids)
 print([tokenizer.decode([token_id]) for token_id in token_ids])
 
 # %% [markdown]
+# ## Where we are
+#
+# At the very beginning. What you have just used is an **inference engine**: the program between a language model and
+# the people who want answers from it. This one is complete and works. From chapter 3 on you write its parts yourself,
+# one function at a time, and what you have written runs in it. Below is the map of *your* engine: nothing in it is
+# yours yet.
+
+# %%
+mine()
+
+# %% [markdown]
+# ### vLLM, and this
+#
+# **vLLM** is the engine behind many services. It runs hundreds of kinds of models, on many machines, and is far too
+# large to read in full. nanovllm has its central ideas, for one kind of model and one machine: a core of at most 2,000
+# lines, which you build here, and files beside it, the *levers* of chapter 17, which make it fast.
+#
+# | tokens/s | nanovllm | vLLM 0.22.0 | nano-vllm (bb823b3) |
+# |---|---|---|---|
+# | 256 requests | 26,774 | 23,363 | 19,787 |
+# | one request | 1,111 | 613 | 466 |
+#
+# Measured on 2026-11-22, on one NVIDIA H200, each peer in one call with ours (commit 88f294d, all levers). The model
+# has the shape of Qwen3-0.6B and random weights, the 256 requests have prompts and answers of 100 to 1,024 tokens. So
+# this is one small model, one GPU and one kind of work. Large models on many GPUs, where vLLM is at home, were not
+# compared. What your computer's CPU gives, you will measure.
+
+# %% [markdown]
+# ### What you should know
+#
+# The course is for people who use language models and want to know what serves them, and for those who want to work on
+# such engines. You need
+#
+# * Python: functions, classes, lists and dictionaries,
+# * a little PyTorch: what a tensor is, its shape, an index into it,
+# * no GPU, and little mathematics: sums, and later products of matrices.
+#
+# The engine stands on a few libraries. The file `pyproject.toml` says what each one is for:
+
+# %%
+import re
+from pathlib import Path
+
+import nanovllm
+from nanovllm.measure import package_version
+
+needs = (Path(nanovllm.__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+for name, reason in re.findall(r"""^ +['"]([\w-]+).*,  # (.+)""", needs, re.MULTILINE):
+    print(f"{name:16} {package_version(name) or 'not installed':13} {reason}")
+
+# %% [markdown]
+# ### How to go through it
+#
+# A chapter takes 60 to 90 minutes. It is a circle: **read** a little, **predict**, **write** a function, **check** it,
+# **plug it in** and see your engine run with it.
+#
+# * Write in the `%%exercise` cells; running one checks it. Or write in the files `exercises/ch*.py` with an editor of
+#   yours: `python -m exercises watch` checks whenever you save. Both are the same thing, and the file counts.
+# * Stuck? `hint("ch01.naive_loop")` helps three times. `show(...)` sets your run beside ours. After a pass or all
+#   hints, `solution(...)` tells ours. `reset(...)` goes back to the beginning, and keeps what you had.
+# * Still stuck? Go on. What you have not written is ours, so that everything works, and you can come back.
+# * Change any cell you like: nothing here can break.
+
+# %% [markdown]
 # ## One token at a time
 #
 # A language model is a function. Token ids go in. One number for each token of the vocabulary comes out: how
@@ -89,8 +129,16 @@ print([tokenizer.decode([token_id]) for token_id in token_ids])
 # files.
 
 # %%
+import math
+import statistics
+import time
+
+import figures  # draws the pictures of this course; it is the file notebooks/figures.py
+import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
+
+torch.set_num_threads(1)  # everybody races on one core: two would wait for each other when another program has one
 
 logging.disable_progress_bar()
 
@@ -111,8 +159,7 @@ print(f"{len(prompt)} tokens in, {len(logits):,} numbers out")
 figures.show_next_tokens(logits, tokenizer)
 
 # %% [markdown]
-# The picture shows the logits as shares of 100 %; chapter 14 tells how that is done. The largest logit stays the
-# largest share.
+# The picture shows the logits as shares of 100 %, as chapter 14 will explain; the largest stays the largest.
 #
 # This is all that a model does. It does not write sentences. To get one, somebody has to call the function, pick a
 # token, append it, and call again. That somebody is the inference engine. You can watch the tokens come. Each `|`
@@ -144,9 +191,8 @@ print("end tokens:", {token_id: tokenizer.decode([token_id]) for token_id in llm
 
 # %%
 me = mine("ch01.naive_loop")
+print(me.whose("ch01.naive_loop"))
 naive_loop = me.package.module("labs").naive_loop
-is_mine = "ch01.naive_loop" in [answer.exercise.id for answer in me.answers]
-print("The loop that runs here is", "yours." if is_mine else "ours: yours is not written yet.")
 
 new_tokens = naive_loop(model, prompt, 40, llm.config.eos)
 print(fill(tokenizer.decode(prompt + new_tokens), 96))
@@ -269,8 +315,25 @@ loop_seconds, engine_seconds = (
 figures.show_seconds(loop_seconds, engine_seconds)
 
 # %% [markdown]
-# The loop gets slower with every token; the engine does not.
-#
+# The loop gets slower with every token; the engine does not. Here is the beginning of the race, as it was: each token
+# appears when it came. Below the texts are the tokens that the current step computes. Press the play button, or click
+# the picture and press Space; the arrow keys go back and forth.
+
+# %%
+from nanovllm.viz import Race
+from nanovllm.viz.race import Runner
+
+(loop_run, engine_run), shown = rounds[0], 64
+texts = [tokenizer.decode([token_id]) for token_id in loop_run[0]]
+Race(
+    [
+        Runner("loop", texts[:shown], loop_seconds[:shown], loop_run[1][:shown]),
+        Runner("engine", texts[:shown], engine_seconds[:shown], engine_run[1][:shown]),
+    ],
+    prompt=story,
+)
+
+# %% [markdown]
 # ### Predict
 #
 # Is the comparison fair? Two things differ: the engine computes fewer tokens, and it does less work around
@@ -302,8 +365,8 @@ place = math.log(loop_total / library_total) / math.log(loop_total / engine_tota
 reveal("library", PLACES[(place > 1 / 3) + (place > 2 / 3)])
 
 # %% [markdown]
-# The tokens that need not be computed are most of the difference: the longer the text, the more. For one request on a
-# CPU, an engine is not much faster than a good library that remembers. What it is made for comes soon.
+# The tokens that need not be computed are most of the difference: the longer the text, the more. What an engine has
+# beyond a good library that remembers is made for many requests, and comes soon.
 
 # %% [markdown]
 # ## What the engine remembers
@@ -312,15 +375,9 @@ reveal("library", PLACES[(place > 1 / 3) + (place > 2 / 3)])
 # earlier tokens, needs only two vectors of each of them, in every layer: its **key** and its **value**. They never
 # change once they are computed. So the engine keeps them. This memory is the **KV cache**.
 #
-# Now a request has two phases:
-#
-# | phase | tokens in a step | what limits it, in a large model |
-# |---|---|---|
-# | **prefill**: read the prompt | all of the prompt | arithmetic |
-# | **decode**: write the answer | one | reading weights and cache from memory |
-#
-# In decode, *all* weights of the model are read from memory to compute *one* token. That is a waste, and it
-# is the next thing that an engine must fix.
+# Now a request has two phases. **Prefill** reads the prompt, all of it in one step. **Decode** writes the answer, one
+# token a step. To compute that *one* token, *all* weights of the model are read from memory. That is a waste, and the
+# next thing that an engine must fix.
 
 # %% [markdown]
 # ## Many requests together
@@ -353,131 +410,94 @@ reveal("batch", seconds[batch_sizes.index(16)] / seconds[0])
 figures.show_batches(batch_sizes, seconds, num_tokens=64)
 
 # %% [markdown]
-# A request that shares its steps costs a fraction of one that runs alone. In this small model, what is shared is mostly
-# the work around a step; in a large one, the reading of the weights.
+# A request that shares its steps costs a fraction of one that runs alone: here, because the work around a step is
+# shared, and in a large model the reading of the weights. Most of a serving engine's speed comes from this.
 #
-# This is where most of the speed of a serving engine comes from, and it is why the engine needs a
-# **scheduler**: something that decides, before every step, who takes part in it.
-
-# %% [markdown]
-# ## A look inside
+# ## Who shares a batch?
 #
-# So far we only called `generate`. Now we turn the crank ourselves. A second engine, with a very small memory,
-# makes the pictures easy to read: its cache has 24 blocks of 16 tokens. (A real one has thousands of blocks.) This one
-# is *your* engine: come back after chapter 6, and it is your code that you see at work here.
+# The simplest way to batch is **static batching**: take four requests, run them until all four are done, take the next
+# four. Answers differ in length, and whoever is done early leaves an empty seat until the longest is done.
+#
+# Here are 24 requests in the order of arrival, four in a batch. A row is a seat; a bar is a request from its first step
+# to its last.
 
 # %%
-small = me.LLM("qwen3-tiny", kvcache_block_size=16, num_kvcache_blocks=24, max_model_len=256, max_num_seqs=3)
-print(fill(me.whose("ch05", "ch06"), 96))
+from exercises.kit import batch_work
 
-for text, length in [(story, 60), ("One day, a small fox", 40), ("There was an old boat", 80)]:
-    small.add_request(text, SamplingParams(temperature=0, max_tokens=length, ignore_eos=True))
-
-
-def show_queues():
-    print("waiting:", [seq.seq_id for seq in small.scheduler.waiting])
-    print("running:", [seq.seq_id for seq in small.scheduler.running])
-
-
-show_queues()
+lengths, num_seats = batch_work.LENGTHS, batch_work.MAX_BATCH
+arrival = batch_work.in_order_of_arrival(len(lengths), num_seats)
+runs = {"order of arrival": batch_work.spans(arrival, lengths)}
+waits = {"order of arrival": batch_work.mean_wait(arrival, lengths)}
+figures.show_seats(runs, num_seats)
 
 # %% [markdown]
-# Three requests wait. Nothing has been computed. One step changes that.
-
-# %%
-finished, num_tokens = small.step()
-print("computed tokens:", num_tokens)
-show_queues()
+# Could we do better? Suppose that somebody knew how long every answer will be. Nobody does, but it is a good question:
+# who should share a batch? This exercise is **open**: it has a goal and promises to keep, and many right answers.
 
 # %% [markdown]
-# All three prompts were read in one step (the number is positive: prefill). From now on every step gives one
-# token to each of them.
+# {{exercise ch01.group_requests}}
+
+# %% [markdown]
+# ### Plug in
 #
-# Where do their keys and values live? In **blocks**. The cache is cut into blocks of equal size, and each
-# request has a **block table**: the list of the blocks that hold its tokens, in order. The blocks need not be
-# neighbors.
+# Your batches in the same picture. A batch hands its answers over when all of it is done. So there is a second number,
+# which nobody asked you for: the steps until a request has its answer, on average.
 
 # %%
-for _ in range(30):
-    small.step()
-
-for seq in small.scheduler.running:
-    print(f"request {seq.seq_id}: {seq.num_tokens} tokens, block table {seq.block_table}")
-
-figures.show_pool(small, "Blocks of the cache. Large: the request; small: the block's number")
+me = mine("ch01.group_requests")
+print(me.whose("ch01.group_requests"))
+batches = me.package.module("labs").group_requests(list(lengths), num_seats)
+runs["these batches"] = batch_work.spans(batches, lengths)
+waits["these batches"] = batch_work.mean_wait(batches, lengths)
+for name, spans in runs.items():
+    print(f"{name:17} {max(end for *_, end in spans)} steps; an answer is there after {waits[name]:.0f} on average")
+figures.show_seats(runs, num_seats)
 
 # %% [markdown]
+# The batches can run in any order: the number of steps stays, and the second number does not. Try it.
+#
 # ### Predict
 #
-# Request 1 wants only 40 tokens, so it ends first.
+# A real engine does not know the lengths. Ours decides before **every** step who takes part: whoever is done leaves at
+# once, and the next in the order of arrival takes the seat. This is **continuous batching**. Its price in this engine:
+# a newcomer's prompt is read in a step of its own, in which the others pause. That step counts, too.
 
 # %%
-MOMENTS = ["at once", "when all three are done", "when the engine ends"]
-predict("free", "When are its blocks free for others?", choices=MOMENTS)
+predict("continuous", "In how many steps does the engine do the 24 requests, with four seats?", unit="steps")
+
 
 # %%
-finished = []
-while not finished:
-    finished, num_tokens = small.step()
+def spans_of_engine(lengths, num_seats):
+    """Of each request: its number, the step with which it begins, and the one with which it ends."""
+    first, last, steps = {}, {}, 0
+    options = {"max_num_seqs": num_seats, "max_model_len": 256, "device": "cpu", "disabled_optimizations": "all"}
+    with LLM("qwen3-tiny", **options) as engine:
+        for i, length in enumerate(lengths):
+            params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
+            engine.add_request(beginnings[i % len(beginnings)], params)
+        while not engine.is_finished():
+            finished, _ = engine.step()
+            last |= dict.fromkeys((seq_id for seq_id, _ in finished), steps + 1)
+            for seq in engine.scheduler.running:
+                first.setdefault(seq.seq_id, steps)
+            steps += 1
+    return [(i, first[i], last[i]) for i in first]
 
-for seq_id, new_token_ids in finished:
-    print(f"request {seq_id} is done:", small.tokenizer.decode(new_token_ids)[:60], "...")
 
-reveal("free", MOMENTS[0])
-figures.show_pool(small, "After the first request has ended")
+runs["the engine"] = spans_of_engine(lengths, num_seats)
+reveal("continuous", max(end for *_, end in runs["the engine"]))
+waits["the engine"] = statistics.mean(end for *_, end in runs["the engine"])
+for name, wait in waits.items():
+    print(f"{name:17} an answer is there after {wait:.0f} steps, on average")
+figures.show_seats(runs, num_seats)
 
 # %% [markdown]
-# Whoever needs room next may have them. The two others did not notice: they go on in the very next step,
-# and a new request could take the free place. This is called **continuous batching**.
-
-# %%
-while not small.is_finished():
-    small.step()
-
-small.exit()
-
-# %% [markdown]
-# ## The step
+# The engine needs about as few steps as the best batches there are, which take knowledge that nobody has. (It was told
+# when to end each answer, but it does not look at that when it chooses.) And it can do what no plan can: take in a
+# request that comes later.
 #
-# Everything that you have seen in this chapter goes through one method, `llm.step()`. It does three things:
-#
-# 1. **Schedule.** Choose the requests that take part, and give them blocks.
-# 2. **Run.** Send their tokens through the model, and pick a next token for each of them.
-# 3. **Take in.** Append the new tokens. Who is done leaves, and the blocks are free again.
-#
-# This is its heart. The code below is not a copy: it is cut out of the engine when this notebook is built. (The link
-# above it opens the engine's own file. It holds our answers to exercises of chapter 7, so you may want to wait.)
-
-# %%
-# {{source nanovllm/engine/llm_engine.py:LLMEngine.run_step}}
-
-# %% [markdown]
-# ## The map
-#
-# The engine is a small package. Here is all of it, file by file.
-
-# %%
-figures.show_files(Path(nanovllm.__file__).parent)
-
-# %% [markdown]
-# | part | its question |
-# |---|---|
-# | `llm.py` | What does the user call? |
-# | `prompts.py`, `outputs.py` | How does text become token ids, and token ids text? |
-# | `config.py`, `sampling_params.py` | What can be set, for the engine and for one request? |
-# | `engine/llm_engine.py` | What is one step? |
-# | `engine/scheduler.py` | Who takes part in the next step? |
-# | `engine/block_manager.py` | Which block of the cache belongs to whom? |
-# | `engine/sequence.py` | What does the engine know about one request? |
-# | `engine/model_runner.py` | How do the chosen tokens become tensors, and go through the model? |
-# | `models/qwen3.py` | What is the model made of? |
-# | `layers/` | What does each part of it compute? |
-# | `utils/` | How do weights get in, and how do layers learn about the batch? |
-# | `levers/` (hatched) | What makes it faster? |
-#
-# Arrows between them go one way only: `llm → levers → engine → models → layers → utils`. You can read a file without
-# those above it. In particular, the engine knows nothing of its levers: without any of them it is complete, and that
-# plain engine is what this course builds. The levers come last, in chapter 17.
+# Somebody has to decide, before every step: the **scheduler**. And every request needs memory for its keys and values,
+# which the **block manager** hands out. These two, chapters 6 and 5, are the heart of the course.
 
 # %% [markdown]
 # ## Your first step
@@ -492,8 +512,8 @@ staircase("01")
 # ## Change it
 #
 # * Let loop and engine write 400 tokens. Is the loop's time four times that of 200? What does the curve look like?
-# * Give the small engine 8 blocks instead of 24. Do all three requests still run together? Call `show_queues()`
-#   after each step.
+# * Give everybody eight seats: `num_seats = 8`, from the picture of the order of arrival on. Who gains most?
+# * Make all 24 answers equally long. What is left of the differences?
 # * Ask for a story of your own with `temperature=0.8`, twice. Then add `seed=1`, twice.
 
 # %% [markdown]
@@ -504,25 +524,27 @@ staircase("01")
 #    length.
 # 3. The KV cache makes a step of decode cost one token.
 # 4. Batching lets many requests share one reading of the weights.
-# 5. A scheduler decides who runs, and a block table says where each request's cache lies.
+# 5. A static batch waits for its longest member. Continuous batching fills a seat as soon as it is free, and need not
+#    know what comes.
 
 # %% [markdown]
 # ## Explain it aloud
 #
 # * Why do keys and values of old tokens never change? What would have to be different for them to change?
 # * The engine's curve is flat here. Would it stay flat for a text of a million tokens?
-# * A request is finished and leaves the batch. Why would it be bad to wait for all others first?
+# * Why does a chat service not sort its requests by length, as you could?
 
 # %% [markdown]
 # <details><summary>Three answers to the last question: say yours first, then find its grade</summary>
 #
-# **Good enough.** "Its place in the batch would be empty, and its memory would be held for nothing."
+# **Good enough.** "The lengths are not known: an answer is over when the model writes its end token."
 #
-# **Good.** "And nobody else could have them: a new request would wait for the longest one of a batch that it has
-# nothing to do with. The batch gets smaller while people queue."
+# **Good.** "And requests come one by one. To sort them, the service would have to let them wait until there are enough,
+# with empty seats meanwhile."
 #
-# **Very good.** "And a step of a small batch costs nearly as much as one of a large batch, as the bars above show. So
-# the same seconds give fewer tokens. It would be harmless if all requests had the same length, which nobody knows."
+# **Very good.** "And it need not: with a decision before every step, a seat is taken again at once, whatever the
+# lengths. What knowledge could still buy is short waits: short ones first. Some schedulers guess lengths for that. But
+# then a long request may wait forever while short ones keep coming."
 #
 # </details>
 
@@ -533,7 +555,7 @@ staircase("01")
 #   PagedAttention*, SOSP 2023, sections 2 and 3.
 # * Continuous batching: Yu et al., *Orca: A Distributed Serving System for Transformer-Based Generative
 #   Models*, OSDI 2022, section 3.
-# * In vLLM, the same step is in `vllm/v1/engine/core.py`, method `EngineCore.step`.
+# * In vLLM, one step of the engine is in `vllm/v1/engine/core.py`, method `EngineCore.step`.
 #
 # Next, we take the engine apart and follow one request from its text to its first token.
 
