@@ -69,19 +69,18 @@ mine()
 # %% [markdown]
 # ### vLLM, and this
 #
-# **vLLM** is the engine behind many services. It runs hundreds of kinds of models, on many machines, and is far too
-# large to read in full. nanovllm has its central ideas, for one kind of model and one machine: a core of at most 2,000
-# lines, which you build here, and files beside it, the *levers* of chapter 17, which make it fast.
+# **vLLM** is the engine behind many services. It runs many kinds of models on many machines, and is far too large to
+# read in full. nanovllm has its central ideas, for one kind of model and one machine: a core of at most 2,000 lines,
+# which you build here, and beside it the *levers* of chapter 17, which make it fast.
 #
 # | tokens/s | nanovllm | vLLM 0.22.0 | nano-vllm (bb823b3) |
 # |---|---|---|---|
 # | 256 requests | 26,774 | 23,363 | 19,787 |
 # | one request | 1,111 | 613 | 466 |
 #
-# Measured on 2026-11-22, on one NVIDIA H200, each peer in one call with ours (commit 88f294d, all levers). The model
-# has the shape of Qwen3-0.6B and random weights, the 256 requests have prompts and answers of 100 to 1,024 tokens. So
-# this is one small model, one GPU and one kind of work. Large models on many GPUs, where vLLM is at home, were not
-# compared. What your computer's CPU gives, you will measure.
+# Measured on 2026-11-22 on one NVIDIA H200, each peer in one call with ours (commit 88f294d, all levers): Qwen3-0.6B's
+# shape, random weights; 256 prompts and answers of 100 to 1,024 tokens. That is one small model, one GPU, one kind of
+# work. Large models on many GPUs, where vLLM is at home, were not compared. What your computer gives, you will measure.
 
 # %% [markdown]
 # ### What you should know
@@ -112,12 +111,12 @@ for name, reason in re.findall(r"""^ +['"]([\w-]+).*,  # (.+)""", needs, re.MULT
 # A chapter takes 60 to 90 minutes. It is a circle: **read** a little, **predict**, **write** a function, **check** it,
 # **plug it in** and see your engine run with it.
 #
-# * Write in the `%%exercise` cells; running one checks it. Or write in the files `exercises/ch*.py` with an editor of
-#   yours: `python -m exercises watch` checks whenever you save. Both are the same thing, and the file counts.
+# * Write in the `%%exercise` cells; running one checks it. Or write in the files `exercises/ch*.py`, with your own
+#   editor, and `python -m exercises watch` checks whenever you save. Both are the same thing; the file counts.
 # * Stuck? `hint("ch01.naive_loop")` helps three times. `show(...)` sets your run beside ours. After a pass or all
 #   hints, `solution(...)` tells ours. `reset(...)` goes back to the beginning, and keeps what you had.
-# * Still stuck? Go on. What you have not written is ours, so that everything works, and you can come back.
-# * Change any cell you like: nothing here can break.
+# * Still stuck? Go on, and come back: what you have not written is ours, so everything works.
+# * Change any cell: nothing can break.
 
 # %% [markdown]
 # ## One token at a time
@@ -140,6 +139,7 @@ from transformers.utils import logging
 
 torch.set_num_threads(1)  # everybody races on one core: two would wait for each other when another program has one
 
+# %%
 logging.disable_progress_bar()
 
 hf_model = AutoModelForCausalLM.from_pretrained(llm.config.model_path, dtype=llm.config.dtype).to(llm.config.device)
