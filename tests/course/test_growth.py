@@ -128,9 +128,9 @@ def test_an_engine_says_whose_its_functions_are(workspace):
     assert Mine().whose("ch05").startswith("Nothing here is yours yet: compute_hash, ")
     solve(workspace, "ch05.deallocate")
     assert Mine().whose("ch05.allocate", "ch05.deallocate") == "Yours: deallocate. Still ours: allocate."
-    assert Mine().whose("ch01") == "Nothing here is yours yet: naive_loop is ours, and so is what you see."
+    assert Mine().whose("ch01.naive_loop") == "Nothing here is yours yet: naive_loop is ours, and so is what you see."
     solve(workspace, "ch05", "ch01")
-    assert Mine().whose("ch01") == "Yours: naive_loop."
+    assert Mine().whose("ch01.naive_loop") == "Yours: naive_loop."
     assert Mine().whose("ch05").startswith("Yours: compute_hash, ") and "Still" not in Mine().whose("ch05")
 
 
