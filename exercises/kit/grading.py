@@ -158,9 +158,15 @@ class Check:
         self.observations.append((what, _text(got), _text(expected)))
         is_right = _same(got, expected)
         if not is_right and self.first is None:
-            self.first = (what, _text(expected), _text(got), tuple(self.steps[-STEPS_SHOWN:]))
+            self.first = (what, _text(expected), _text(got), self._last_steps())
             self.likely = _meaning(says, got)
         return is_right
+
+    def _last_steps(self) -> tuple[str, ...]:
+        """The first step, which says what there is, and the last ones."""
+        if len(self.steps) <= STEPS_SHOWN:
+            return tuple(self.steps)
+        return (self.steps[0], "    ...", *self.steps[2 - STEPS_SHOWN :])
 
     def true(self, what: str, condition: Any, says: Says = None) -> bool:
         """Observe whether something holds that should."""
@@ -170,7 +176,7 @@ class Check:
         """The case ended with an exception of that name."""
         self.observations.append(("raised", error, "no error"))
         if self.first is None:
-            self.first = ("an error", "no error", error, tuple(self.steps[-STEPS_SHOWN:]))
+            self.first = ("an error", "no error", error, self._last_steps())
             self.likely = _meaning(self._raise_says, error)
 
 

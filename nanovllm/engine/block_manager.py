@@ -177,7 +177,7 @@ class BlockManager:
         one block. It holds for blocks of every size, 1 included.
 
         Raises:
-            RuntimeError: a block is needed and none is free (ask `can_append` first).
+            RuntimeError: a block is needed and none is free. (`can_append` tells before.)
         """
         if len(seq.block_table) < seq.num_blocks:
             self._append_new_block(seq)

@@ -402,7 +402,7 @@ class BlockSizeExplorer(StepWidget):
     def __init__(
         self,
         lengths: Sequence[int] = (37, 150, 90, 260, 52, 201),
-        shared_prefix: int = 32,
+        shared_prefix: int = 36,
         block_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
     ) -> None:
         self.lengths, self.shared_prefix = list(lengths), shared_prefix

@@ -138,27 +138,29 @@ explorer
 #
 # ### What happens without it
 #
-# Below, a name is made of the block's own tokens only, and the engine trusts names. Somebody asks for the longer text;
-# then you ask for the shorter one.
+# Below, a name is made of the block's own tokens only, and the engine trusts names. You ask for a short text; and once
+# more, after somebody else has asked for a longer one that contains it.
 
 
 # %%
 def two_requests(engine):
-    """The longer text first, then the shorter one, which lies in the middle of the longer one."""
+    """A short text by itself; and after a longer one, in the middle of which it lies."""
     tale = "Once upon a time there was a little girl named Mia. She had a"
+    longer = "Here is a story about a dog named Max.\n" + tale
     params = SamplingParams(temperature=0, max_tokens=16)
-    with engine.LLM("qwen3-tiny", **SMALL, enable_prefix_caching=True) as llm:
-        workloads.trust_hashes(llm)
-        for prompt in ["Here is a story about a dog named Max.\n" + tale, tale]:
-            (answer,) = llm.generate(prompt, params, use_tqdm=False)
-            print(f"{answer['num_cached_tokens']:3} cached  ...{prompt[-9:]}{answer['text']}")
+    for when, prompts in {"alone": [tale], "after the longer one": [longer, tale]}.items():
+        with engine.LLM("qwen3-tiny", **SMALL, enable_prefix_caching=True) as llm:
+            workloads.trust_hashes(llm)
+            for prompt in prompts:
+                (answer,) = llm.generate(prompt, params, use_tqdm=False)
+        print(f"{when:21}{answer['num_cached_tokens']:3} cached  ...{tale[-9:]}{answer['text']}")
 
 
 two_requests(without("ch05.compute_hash"))
 
 # %% [markdown]
-# Twelve tokens came from the cache, and none should. The second text goes on about the friend from somebody else's
-# story.
+# The same prompt should give the same text. But twelve tokens came from the cache, and none should: their keys and
+# values know of somebody else's dog.
 #
 # The tools: `xxhash.xxh64()` makes a hasher, `update` feeds it bytes, `intdigest()` reads the number. A token id does
 # not fit into one byte.
@@ -269,7 +271,8 @@ simulation
 
 # %% [markdown]
 # All but the first of the 70 find the 64 tokens. Look at the table, too: shared blocks are memory saved, so fewer
-# requests have to step aside.
+# requests have to step aside. (Who steps aside reads its prompt again, so the table counts more tokens than the prompts
+# have.)
 #
 # ## Taking back
 #
@@ -372,6 +375,7 @@ BlockSizeExplorer()
 # Where a card has room for a few long requests, eviction is daily business, and LRU is only one policy. Try others on
 # 400 requests of a small chat service, in 48 blocks of 16 tokens. Two of five are documents that come once. The others
 # are talks with one of three assistants; a talk comes back with all that was said so far, and a bit more.
+# `help(workloads.chat_service)` tells more about it.
 #
 # ### Predict
 #

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-The sequence has no blocks any more, so none of its tokens is in the cache. Set seq.num_cached_tokens to 0, or it will
+The sequence has no blocks any more, so nothing of it counts as computed. Set seq.num_cached_tokens to 0, or it will
 not be computed again when it comes back.
 """
 
