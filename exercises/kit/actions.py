@@ -138,10 +138,12 @@ def reset(exercise_id: str) -> Message:
 def mine(*open_ids: str, **options: Any) -> Mine:
     """Your engine: ours, with every function that you have written in its place.
 
-    Shown, it is the map of what is yours. `mine().LLM("qwen3-tiny")` runs it; `mine().export(path)` keeps it.
+    Shown, it is the map of what is yours. `mine().LLM("qwen3-tiny")` runs it; `mine().export(path)` keeps it. For a
+    function that has failed its check ours stands in, so that what you see works, unless you name it.
 
     Args:
-        open_ids: open exercises whose answers are to take part, for example "ch06.choose_victim".
+        open_ids: answers that are to take part in any case: to open exercises, such as "ch06.choose_victim", and such
+            as have failed.
         options: of its `LLM`, for those who do not say otherwise, for example `max_num_seqs=8`.
     """
     return Mine(open_ids=open_ids, options=options)

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from .workspace import Answer, Workspace, digest, parse
 
 KEPT_PACKAGES = 100
 KEPT_SECONDS = 3600.0
+WIDTH = 90  # of printed text: JupyterLab breaks longer lines in the middle of a word
 PARAMETER_CLASSES = ("SamplingParams", "BeamSearchParams")
 # How the map of the engine looks.
 CELL = "text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0;background:none;line-height:1.9"
@@ -32,6 +34,8 @@ BOX = "border-radius:0.3em;padding:0.1em 0.5em;white-space:nowrap;display:inline
 YOURS = "background:#009E73;border:1px solid #009E73;color:#000"
 NOT_PASSED = "border:1px dashed #D55E00"
 OURS = "border:1px solid #767676;opacity:0.85"
+# It brings along how code in a chapter's text looks: as small as in cells, and in a narrow window scrolled, not broken.
+CODE_IN_TEXT = "<style>.jp-RenderedMarkdown pre{font-size:12px;white-space:pre;overflow-x:auto}</style>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,10 +257,14 @@ class Assembled:
         self.answers = list(answers)
         self.package = assemble(self.answers)
         self._module = self.package.load()
-        self.LLM = _accepting(self._module, self.package.options, defaults or {})
+        self.LLM = _accepting(self._module, self.package.options, defaults or {}, self.warning())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_module"], name)
+
+    def warning(self) -> str:
+        """What is said with an error of this engine, "" if it has nothing that may be at fault."""
+        return ""
 
 
 class Without(Assembled):
@@ -274,10 +282,11 @@ class Without(Assembled):
 class Mine(Assembled):
     """The learner's engine; what `mine()` returns. Shown, it is a map of who wrote what.
 
-    It grows: what functions that are still ours would bring, it does without (`manifest.features`).
+    It grows: what functions that are still ours would bring, it does without (`manifest.features`). What has failed
+    its check stays out, so that what is shown works; ours stands in.
 
     Args:
-        open_ids: open exercises whose answers are to take part, too.
+        open_ids: exercises whose answers are to take part in any case: open ones, and such as have failed.
         options: of its `LLM`, for those who do not say otherwise; they win over what it does without.
         only_passed: leave out what is written and has not passed.
     """
@@ -294,8 +303,22 @@ class Mine(Assembled):
         self.missing = [feature for feature in manifest.features() if not all(map(self.has, feature.exercises()))]
         defaults = {key: value for feature in self.missing for key, value in feature.until.items()}
         usable = [answer for answer in self.workspace.answers() if self.has(answer.exercise) or not only_passed]
-        answers = [answer for answer in usable if answer.exercise.splice or answer.exercise.id in opened]
+        self.failed = {answer.exercise.id for answer in usable if self._has_failed(answer)} - opened
+        taken = {answer.exercise.id for answer in usable if answer.exercise.splice} - self.failed | opened
+        answers = [answer for answer in usable if answer.exercise.id in taken]
         super().__init__(answers, defaults | dict(options or {}))
+
+    def _has_failed(self, answer: Answer) -> bool:
+        """Whether a function of the engine has failed its check, as it is now."""
+        known = self.workspace.known(answer.exercise)
+        return answer.exercise.splice and known.get("status") == "failed" and known.get("source") == answer.text
+
+    def warning(self) -> str:
+        """Which of the functions in it have not passed."""
+        ids = [answer.exercise.id for answer in self.answers if not self.has(answer.exercise)]
+        if not ids:
+            return ""
+        return f'In this engine, {_listed(ids)} {_are(ids)} yours and not passed yet: check("{ids[0]}") says more.'
 
     def has(self, exercise: Exercise) -> bool:
         """Whether the learner's function has passed."""
@@ -317,10 +340,16 @@ class Mine(Assembled):
             for exercise in exercises
             if exercise.id in theirs
         ]
-        ours = [exercise.name for exercise in exercises if exercise.id not in theirs]
+        ours = [
+            f"{exercise.name} (yours has failed)" if exercise.id in self.failed else exercise.name
+            for exercise in exercises
+            if exercise.id not in theirs
+        ]
         if not yours:
-            return f"Nothing here is yours yet: {_listed(ours)} {_are(ours)} ours, and so is what you see."
-        return f"Yours: {_listed(yours)}." + (f" Still ours: {_listed(ours)}." if ours else "")
+            text = f"Nothing here is yours yet: {_listed(ours)} {_are(ours)} ours, and so is what you see."
+        else:
+            text = f"Yours: {_listed(yours)}." + (f" Still ours: {_listed(ours)}." if ours else "")
+        return textwrap.fill(text, WIDTH)
 
     def export(self, path: str | Path) -> Path:
         """Write a package of its own: the learner's engine with the model, to keep and to import anywhere.
@@ -346,21 +375,32 @@ class Mine(Assembled):
         if is_theirs:
             passed = self.workspace.known(exercise).get("status") == "passed"
             return "yours" if passed else "yours, not passed yet"
+        if exercise.id in self.failed:
+            return "ours (yours has failed)"
         return "ours (yours cannot be used)" if self.workspace.answer(exercise).problem else "ours"
 
     def __repr__(self) -> str:
         rows = self.rows()
         width = max((len(place) for _, place, _ in rows), default=0)
         lines = [f"{'*' if whose.startswith('yours') else ' '} {place:{width}}  {whose}" for _, place, whose in rows]
-        head = f"Your engine: {self._num_theirs()} of {len(rows)} functions are yours"
-        return "\n".join([head, *lines, *self._grows()])
+        return "\n".join([f"Your engine: {self._progress()}", *lines, *self._grows()])
 
-    def _num_theirs(self) -> int:
-        return sum(answer.exercise.splice for answer in self.answers)
+    def _progress(self) -> str:
+        """How many functions of the engine are theirs; and exercises, of which some are beside the engine."""
+        num_theirs = sum(answer.exercise.splice for answer in self.answers)
+        exercises = manifest.load().values()
+        return (
+            f"{num_theirs} of {len(_spliced())} functions are yours; {sum(map(self.has, exercises))} of all "
+            f"{len(exercises)} exercises passed"
+        )
 
     def _grows(self) -> list[str]:
-        """What it does without as yet, a line each."""
+        """What stays out, and what it does without as yet, a line each."""
         found = []
+        if self.failed:
+            ids = sorted(self.failed)
+            names = ", ".join(f'"{exercise_id}"' for exercise_id in ids)
+            found.append(f"{_listed(ids)} failed the last check, so ours stands in; mine({names}) takes yours.")
         for feature in self.missing:
             left = [exercise.id for exercise in feature.exercises() if not self.has(exercise)]
             found.append(f"Until {_listed(left)} {_are(left)} passed it does without {feature.name}: {feature.says}.")
@@ -369,6 +409,7 @@ class Mine(Assembled):
     def _repr_html_(self) -> str:
         """The map: a row a file, a box a function; the learner's are filled, and marked for those who see no color."""
         styles = {"yours": ("✓ ", YOURS), "yours, not passed yet": ("… ", NOT_PASSED)}
+        styles["ours (yours has failed)"] = ("✗ ", NOT_PASSED)
 
         def box(text: str, whose: str, title: str = "") -> str:
             mark, style = styles.get(whose, ("", OURS))
@@ -384,10 +425,10 @@ class Mine(Assembled):
             f"<td style='{CELL}'>{' '.join(functions)}</td></tr>"
             for path, functions in boxes.items()
         )
-        head = f"<b>Your engine:</b> {self._num_theirs()} of {len(self.rows())} functions are yours"
+        head = f"<b>Your engine:</b> {self._progress()}"
         key = " ".join(box(whose, whose) for whose in (*styles, "ours"))
         grows = "".join(f"<div>{html.escape(line)}</div>" for line in self._grows())
-        return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table>{grows}</div>"
+        return f"{CODE_IN_TEXT}<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table>{grows}</div>"
 
 
 def _spliced() -> list[Exercise]:
@@ -402,10 +443,11 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _accepting(module: ModuleType, options: dict[str, Any], defaults: Mapping[str, Any]) -> type:
+def _accepting(module: ModuleType, options: dict[str, Any], defaults: Mapping[str, Any], warning: str) -> type:
     """The package's `LLM`, made to take parameters of another copy of the package, by their fields.
 
-    `options` win over what the caller asks for: they keep the learner's functions in use. `defaults` do not.
+    `options` win over what the caller asks for: they keep the learner's functions in use. `defaults` do not. The
+    warning, if there is one, is told with every error: what is at fault may be far from where it shows.
     """
 
     def adopt(value: Any) -> Any:
@@ -420,7 +462,12 @@ def _accepting(module: ModuleType, options: dict[str, Any], defaults: Mapping[st
         method = getattr(module.LLM, name)
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return method(self, *map(adopt, args), **{key: adopt(value) for key, value in kwargs.items()})
+            try:
+                return method(self, *map(adopt, args), **{key: adopt(value) for key, value in kwargs.items()})
+            except Exception as error:
+                if warning and warning not in getattr(error, "__notes__", ()):
+                    error.add_note(warning)
+                raise
 
         call.__name__, call.__doc__ = name, method.__doc__
         return call
@@ -428,6 +475,6 @@ def _accepting(module: ModuleType, options: dict[str, Any], defaults: Mapping[st
     def start(self: Any, model: Any, **kwargs: Any) -> None:
         module.LLM.__init__(self, model, **with_options({**defaults, **kwargs}, options))
 
-    names = ("generate", "chat", "stream", "add_request", "beam_search")
+    names = ("generate", "chat", "stream", "add_request", "beam_search", "step")
     body = {"__init__": start, "__doc__": module.LLM.__doc__, "__module__": module.__name__}
     return type("LLM", (module.LLM,), body | {name: adopting(name) for name in names})

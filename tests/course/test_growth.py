@@ -3,6 +3,7 @@
 import nbformat
 import pytest
 
+import nanovllm
 from exercises.kit import actions, manifest, notebooks, predictions, source, staircase
 from exercises.kit.assemble import Mine
 from exercises.kit.predictions import Prediction, predict, reveal
@@ -132,6 +133,27 @@ def test_an_engine_says_whose_its_functions_are(workspace):
     solve(workspace, "ch05", "ch01")
     assert Mine().whose("ch01.naive_loop") == "Yours: naive_loop."
     assert Mine().whose("ch05").startswith("Yours: compute_hash, ") and "Still" not in Mine().whose("ch05")
+
+
+def test_what_has_failed_stays_out_unless_it_is_named(workspace):
+    exercise = EXERCISES["ch05.deallocate"]
+    workspace.write(exercise, "def deallocate(self, seq):\n    self.used_block_ids.remove(None)\n")
+    text = workspace.answer(exercise).text
+    assert Mine().answers, "nobody has checked it yet"
+    workspace.note(exercise, status="failed", source=text)
+    me = Mine()
+    assert not me.answers and me.whose("ch05.deallocate").startswith("Nothing here is yours yet: deallocate (yours has")
+    assert 'mine("ch05.deallocate") takes yours' in repr(me) and "ours (yours has failed)" in me._repr_html_()
+    with actions.mine("ch05.deallocate").LLM("qwen3-tiny", **SMALL) as llm, pytest.raises(KeyError) as raised:
+        llm.generate("Once upon a time", nanovllm.SamplingParams(max_tokens=2), use_tqdm=False)
+    (note,) = raised.value.__notes__
+    assert note.startswith("In this engine, ch05.deallocate is yours and not passed yet")
+    workspace.write(exercise, exercise.reference())  # another answer, which nobody has checked
+    assert Mine().answers
+
+
+def test_whose_fits_a_narrow_window(workspace):
+    assert max(map(len, Mine().whose("ch03", "ch04", "ch05", "ch06").splitlines())) <= 90
 
 
 def test_an_engine_without_a_function(workspace):
