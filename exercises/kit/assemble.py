@@ -26,7 +26,7 @@ from .workspace import Answer, Workspace, digest, parse
 
 KEPT_PACKAGES = 100
 KEPT_SECONDS = 3600.0
-WIDTH = 90  # of printed text: JupyterLab breaks longer lines in the middle of a word
+WIDTH = 88  # of printed text: JupyterLab breaks longer lines in the middle of a word
 PARAMETER_CLASSES = ("SamplingParams", "BeamSearchParams")
 # How the map of the engine looks.
 CELL = "text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0;background:none;line-height:1.9"
@@ -34,8 +34,6 @@ BOX = "border-radius:0.3em;padding:0.1em 0.5em;white-space:nowrap;display:inline
 YOURS = "background:#009E73;border:1px solid #009E73;color:#000"
 NOT_PASSED = "border:1px dashed #D55E00"
 OURS = "border:1px solid #767676;opacity:0.85"
-# It brings along how code in a chapter's text looks: as small as in cells, and in a narrow window scrolled, not broken.
-CODE_IN_TEXT = "<style>.jp-RenderedMarkdown pre{font-size:12px;white-space:pre;overflow-x:auto}</style>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -428,7 +426,7 @@ class Mine(Assembled):
         head = f"<b>Your engine:</b> {self._progress()}"
         key = " ".join(box(whose, whose) for whose in (*styles, "ours"))
         grows = "".join(f"<div>{html.escape(line)}</div>" for line in self._grows())
-        return f"{CODE_IN_TEXT}<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table>{grows}</div>"
+        return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table>{grows}</div>"
 
 
 def _spliced() -> list[Exercise]:
