@@ -632,25 +632,6 @@ def budget_bars(budget: int, runs: dict[str, list[tuple[int, int]]]) -> None:
     plt.show()
 
 
-def looking_ahead(pools: list[int], runs: dict[str, list[dict[str, float]]]) -> None:
-    """Tokens computed again and steps, over the size of the pool.
-
-    Args:
-        runs: by the name of a rule of admission, the totals of a run for each pool.
-    """
-    _, axes = plt.subplots(1, 2)
-    for (name, totals), color, marker in zip(runs.items(), [ORANGE, BLUE], "os", strict=True):
-        for axis, key, title in zip(axes, ["recomputed", "steps"], ["tokens computed again", "steps"], strict=True):
-            axis.plot(
-                [str(pool) for pool in pools], [run[key] for run in totals], color=color, marker=marker, label=name
-            )
-            axis.set(xlabel="blocks in the pool", title=title)
-    for axis in axes:
-        axis.set_ylim(0)
-    axes[0].legend()
-    plt.show()
-
-
 def tokens_again(counts: dict[str, int], bar: int) -> None:
     """Tokens that are computed again by each rule for who is preempted, and the most that the exercise allows."""
     _, axis = plt.subplots(figsize=(8, 2.4))

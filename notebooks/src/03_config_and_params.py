@@ -5,12 +5,13 @@
 #
 # You will
 #
-# * see what one bad request does to three good ones, and write the check that stops it at the door,
+# * see what one bad request does in a batch, and write the check that stops it at the door,
 # * decide how large the KV cache may be, and what a start without room is told,
 # * count how many requests fit beside one another, on real cards,
 # * choose the options of an engine, and need less than half of the steps.
 #
-# Everything here runs on a laptop's CPU, without a network. Plan ninety minutes, the last exercise included.
+# Everything here runs on a laptop's CPU, without a network. Plan ninety minutes, the last exercise included. In a
+# narrow window, hide the file browser (Ctrl+B, or ⌘B), so that the code has room.
 
 # %% [markdown]
 # ## Where we are
@@ -69,8 +70,9 @@ SMALL["disabled_optimizations"] = "all"
 
 def three_and(engine, **fields):
     """Three good requests run; after ten steps a fourth joins, with these fields. Returns a recording of the run."""
-    good = {"temperature": 0.8, "max_tokens": 30, "ignore_eos": True, "seed": 1}
-    params = [engine.SamplingParams(**good)] * 3 + [engine.SamplingParams(**(good | fields))]
+    good = {"temperature": 0.8, "max_tokens": 30, "ignore_eos": True}
+    params = [engine.SamplingParams(**good, seed=seed) for seed in (1, 2, 3)]
+    params += [engine.SamplingParams(**(good | {"seed": 4} | fields))]
     with engine.LLM("qwen3-tiny", **SMALL) as llm:
         return record(llm, ["Once upon a time"] * 4, params, arrive=[0, 0, 0, 10], keep_error=True)
 
@@ -195,16 +197,12 @@ reveal("cost of a check", round(100 * check_seconds / step_seconds, 2))
 # ## Frozen, and with slots
 #
 # Both objects are dataclasses. Python calls `__post_init__` when all fields are set, and there we check.
-# `SamplingParams` is declared with `@dataclass(frozen=True, slots=True, kw_only=True)`.
-#
-# * **frozen**: fields cannot be set after the object is made. A check would be worth nothing if a value could change
-#   after it.
-# * **slots**: there are no fields beside the declared ones.
-# * **kw_only**: `SamplingParams(0.7, 40)` is not possible. Names in calls stay readable, and order does not matter.
+# `SamplingParams` is declared with `@dataclass(frozen=True, slots=True, kw_only=True)`, `Config` with
+# `@dataclass(slots=True)`.
 #
 # ### Predict
 #
-# `Config` has slots, too, but it is not frozen. Mind the spelling.
+# An object of each is made. Which of three lines are allowed afterwards? Mind the spelling.
 
 # %%
 LINES = ["params.temperature = 0.5", "config.max_num_seq = 8", "config.num_kvcache_blocks = 8"]
@@ -229,8 +227,11 @@ reveal("line 2", results[1])
 reveal("line 3", results[2])
 
 # %% [markdown]
-# A misspelled name is an error, not a new field that nobody reads. And `Config` stays open, because the engine writes
-# into it how many blocks there are.
+# * **frozen**: fields cannot be set after the object is made. A check would be worth nothing if a value could change
+#   after it. `Config` stays open, because the engine writes into it how many blocks there are.
+# * **slots**: there are no fields beside the declared ones. A misspelled name is an error, and no new field that nobody
+#   reads.
+# * **kw_only**: `SamplingParams(0.7, 40)` is not possible. Names in calls stay readable, and order does not matter.
 #
 # ## Whole numbers
 #
@@ -245,7 +246,7 @@ reveal("line 3", results[2])
 # %% [markdown]
 # ## Not a number
 #
-# Floats have a trap that integers do not have: `nan`.
+# Back to `nan`.
 #
 # ### Predict
 #
@@ -361,7 +362,7 @@ me = mine()
 print(me.whose("ch03.num_blocks_that_fit"))
 me.engine.kv_cache.available_memory = lambda: 12_000_000
 try:
-    with me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=16, max_num_seqs=64) as llm:
+    with me.LLM("qwen3-tiny", device="cpu", kvcache_block_size=16, max_num_seqs=64, max_model_len=256) as llm:
         block_bytes = llm.llm_engine.model_runner.kv_cache.nbytes // llm.config.num_kvcache_blocks
         print(f"your engine made {llm.config.num_kvcache_blocks} blocks of {block_bytes:,} bytes;", end=" ")
         print(f"a quarter of 12 MB is {3_000_000 / block_bytes:.2f} times that")

@@ -300,6 +300,8 @@ levels = {"our engine": free_after_each(nanovllm), "without deallocate": free_af
 figures.pool_level(levels, 8)
 
 # %% [markdown]
+# (A whole engine like that would wait for ever; the stop button ends it.)
+#
 # ### Predict
 #
 # A has 20 tokens, and fills all five blocks of a pool. It ends. N needs one block, and takes one of A's. Then A's

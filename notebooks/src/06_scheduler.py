@@ -31,6 +31,7 @@ from collections import deque
 import figures
 
 import nanovllm
+from exercises.kit import mixed_work
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
@@ -355,7 +356,8 @@ def pause_and_longest_step(budget):
     return max(gaps), max(moment["ms"] for moment in trace["steps"][2:])
 
 
-budgets = [32, 64, 128, 256, 512]
+print("six runs, some seconds")
+budgets = [32, 128, 512]
 # The better of two runs: something else may keep the computer busy during one of them.
 pairs = [zip(pause_and_longest_step(budget), pause_and_longest_step(budget), strict=True) for budget in budgets]
 pauses, longest_steps = zip(*[map(min, pair) for pair in pairs], strict=True)
@@ -472,49 +474,8 @@ print("the same text:", same[0] == same[1])
 # %% [markdown]
 # The same text, whoever had to step aside. Less memory costs time, not answers.
 #
-# ## Looking ahead
-#
-# Could less be computed twice? The scheduler could look ahead: estimate the most blocks that all will hold at any time,
-# and let nobody in if that is more than the pool. That is one more reason to stay out, `no_headroom`. It is the first
-# **lever** that you meet: a file of its own around the plain scheduler, on unless it is turned off (chapter 17).
-#
-# {{source nanovllm/levers/expected_length.py:SchedulerLever.refusal}}
-#
-# ### Predict
-#
-# We give 24 requests to small pools: the real scheduler with made-up tokens, plain, and with the lever around it.
-
-# %%
-predict(
-    "looking ahead",
-    "Looking ahead, on a pool of 48 blocks almost nothing is computed again. How many steps do the 24 requests take?",
-    choices=["fewer steps", "more steps"],
-)
-
-# %%
-from exercises.kit import mixed_work
-from nanovllm.levers.expected_length import SchedulerLever
-
-
-def serve(scheduler_class, num_blocks, seed=1):
-    """The totals of 24 short requests, whose answers have known lengths; the real scheduler, and no model."""
-    config = Config("qwen3-tiny", **SMALL | mixed_work.OPTIONS | {"num_kvcache_blocks": num_blocks})
-    prompts, lengths = zip(*mixed_work.requests(seed), strict=True)
-    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in lengths]
-    return totals(record_scheduler(scheduler_class(config), config, prompts, params, max_steps=2000))
-
-
-pools = [40, 48, 64, 96, 128, 192]
-admission = {"what fits now": Scheduler, "looks ahead": SchedulerLever}
-runs = {name: [serve(scheduler_class, pool) for pool in pools] for name, scheduler_class in admission.items()}
-now, ahead = (run[1]["steps"] for run in runs.values())
-reveal("looking ahead", "more steps" if ahead > now else "fewer steps")
-figures.looking_ahead(pools, runs)
-
-# %% [markdown]
-# Looking ahead avoids almost all of the double work. It has a price: careful admission leaves some blocks empty, so
-# that there are more steps. With prompts as short as these that may not pay. A prompt of thousands of tokens that is
-# read twice stops everybody twice.
+# Could less be computed twice? The scheduler could look ahead, and let nobody in for whom there will be no room later.
+# That is a **lever**, a file of its own around the plain scheduler; chapter 17 shows what it gives and what it costs.
 #
 # ## Who should go?
 #
@@ -636,8 +597,7 @@ staircase("06")
 #
 # 1. Continuous batching decides before every step: whoever is done leaves at once, and the next comes in.
 # 2. Prefill goes first, else everybody decodes. The token budget bounds a step, and any prompt can be cut by it.
-# 3. A request stays out for one of three reasons: the budget, the seats, or the blocks. Looking ahead is a lever with a
-#    fourth: room that others will need.
+# 3. A request stays out for one of three reasons, all about this moment: the budget, the seats, or the blocks.
 # 4. When blocks run out, somebody goes to the head of the queue. Its tokens are kept; its keys and values are computed
 #    again.
 # 5. Who goes and who comes in are policies. Each gain is paid by somebody: count both.

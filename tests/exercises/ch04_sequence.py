@@ -74,12 +74,16 @@ def observe_num_blocks(check: Check, seq, expected: int, what: str = "num_blocks
     check.equal(what, Number(seq.num_blocks), Number(expected), says=says)
 
 
+def _blocks(count: int) -> str:
+    return "one block" if count == 1 else f"{count} blocks"
+
+
 def wrong_count(seq, got: int, expected: int) -> str | None:
     count, size = seq.num_tokens, seq.block_size
     reasons = {}
     if count % size == 0 and got == expected + 1:
         return (
-            f"{count} tokens fill {expected} blocks of {size} to the last slot. The next block comes "
+            f"{count} tokens fill {_blocks(expected)} of {size} to the last slot. The next block comes "
             "with the next token."
         )
     if got == len(seq.block_table) and seq.block_table:
@@ -98,7 +102,9 @@ def wrong_count(seq, got: int, expected: int) -> str | None:
     if reasons:
         return f"{got} is how many physical blocks its table has. The question is how many its tokens need."
     if got == count // size and count % size:
-        return f"{count} tokens fill {got} blocks, and {count % size} of them are left. They need a place, too."
+        return (
+            f"{count} tokens fill {_blocks(got)} of {size}, and {count % size} are left over. They need a place, too."
+        )
     if got == count:
         return f"That is the number of tokens. A block holds {size} of them."
     if got < expected:

@@ -274,7 +274,13 @@ def misplaced(queued, live):
 def misnamed(got, expected):
     name = next((name for name in expected if got.get(name) != expected[name]), None)
     queue = "running" if name and expected[name] == "RUNNING" else "waiting"
-    return f"{name} is in the queue {queue}, but its status is {got[name]}." if name else ""
+    return f"{name} is in the queue {queue}, but its status is {got[name]}{of_a_kind(got[name])}." if name else ""
+
+
+def of_a_kind(status):
+    """Words for a status that is text, "" for one that is a status."""
+    is_text = status[0] in "'\""
+    return f", a string: the status to set is SequenceStatus.{status[1:-1].upper()}" if is_text else ""
 
 
 def blocks_say(got, used):
@@ -892,7 +898,12 @@ def preempt(desk, i):
     check.equal(f"the answer of {name} so far", list(seq.completion_token_ids), answer, ANSWER_STAYS)
     check.equal(f"the last token of {name}", seq.last_token, tokens[-1], "Its tokens stay, and so does its last token.")
     status = getattr(seq.status, "name", repr(seq.status))
-    check.equal(f"the status of {name}", status, "WAITING", lambda got: f"It waits now, but its status is {got}.")
+    check.equal(
+        f"the status of {name}",
+        status,
+        "WAITING",
+        lambda got: f"It waits now, but its status is {got}{of_a_kind(got)}.",
+    )
     check.equal(f"finished: {name}", seq.finish_reason, None, "It is not over: it only waits. It has no finish_reason.")
     share = seq.num_scheduled_tokens
     check.equal(
