@@ -10,8 +10,7 @@
 # * count how many requests fit beside one another, on real cards,
 # * choose the options of an engine, and need less than half of the steps.
 #
-# Everything here runs on a laptop's CPU, without a network. Plan ninety minutes, the last exercise included. In a
-# narrow window, hide the file browser (Ctrl+B, or ⌘B), so that the code has room.
+# Everything here runs on a laptop's CPU, without a network. Plan ninety minutes, the last exercise included.
 
 # %% [markdown]
 # ## Where we are
@@ -19,7 +18,8 @@
 # You know the parts of the engine and how one step goes. Now we begin to build, at its outer edge: with the two
 # objects in which users say what they want. `Config` is for the engine as a whole, `SamplingParams` for one request.
 #
-# `mine()` puts your functions into the engine and shows a map of it: what is yours, and what is still ours.
+# `mine()` puts your functions into the engine and shows a map of it: what is yours, and what is still ours. (In a
+# narrow window, hide the file browser with Ctrl+B, or ⌘B, so that code has room.)
 
 # %%
 # %load_ext exercises

@@ -480,8 +480,11 @@ print("the same text:", same[0] == same[1])
 # ## Who should go?
 #
 # The newest goes: that is our rule, and only one of many. Preempting the **longest** frees the most blocks at once, so
-# that fewer have to go. The work is mixed: a third are long texts that want a short answer, the others short questions
-# that want a long one.
+# that fewer have to go.
+#
+# ### Predict
+#
+# The work is mixed: a third are long texts that want a short answer, the others short questions that want a long one.
 
 # %%
 predict(

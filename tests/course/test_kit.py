@@ -1007,16 +1007,6 @@ def test_show_says_when_only_the_case_goes_wrong(workspace, monkeypatch):
     assert "only the case above differs" in repr(message)
 
 
-def test_show_says_so_where_the_engine_does_not_tell_the_runs_apart(workspace, monkeypatch):
-    exercise = EXERCISES["ch05.allocate"]
-    wrong = next(w for w in checks.wrong_answers(exercise) if w.name == "gives_it_back_again")
-    workspace.write(exercise, wrong.first.text)
-    notebook = Notebook(monkeypatch)
-    actions.show("ch05.allocate")
-    ((message, note),) = notebook.shown
-    assert message.beside and "yours does what ours does" in repr(note)
-
-
 def test_show_after_a_pass_tells_what_the_function_did(workspace, monkeypatch):
     workspace.write(DEALLOCATE, DEALLOCATE.reference())
     ((_, text),) = actions.show("ch05.deallocate").rows
