@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 73fd709c3ed6
+# derived: f5b33f46ae2d
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -121,19 +121,13 @@ def how_many_fit(
 
 
 # --- ch03.choose_options
-def choose_options(
-    workload: Sequence[tuple[int, int]],
-    room: int,
-    kv_bytes: int,
-    step_bytes: int,
-) -> dict[str, int]:
+def choose_options(workload: Sequence[tuple[int, int]], room: int, kv_bytes: int, step_bytes: int) -> dict[str, int]:
     """Options with which an engine gets a workload done in few steps, with the memory there is.
 
     The goal: at most half of the 2,242 steps that the three workloads take with the defaults, and
-    with none of them more. And what suits one workload does not suit the next: with 1.2 GB, a
-    workload that you do not know takes at most a tenth more steps than the better of 512 and 4,096
-    tokens a step gives, in blocks of 16. The engine has to start, with room for the longest
-    request, also with less memory, down to 0.4 GB. `simulate` can be called here.
+    with none of them more. With 1.2 GB and work that you do not know: at most a tenth more steps
+    than the better of 512 and 4,096 tokens a step, in blocks of 16. It has to start, with room for
+    the longest request, also with other work and down to 0.4 GB. `simulate` can be called here.
 
     Args:
         workload: tokens of prompt and answer of each request; all of them come at once.

@@ -157,19 +157,13 @@ def how_many_fit(
 # requests that decode beside one another. Which of the two counts depends on the work: documents want large steps, stories
 # want cache. No formula is needed where the real scheduler can be asked, in less time than one step of a large model
 # takes. What it does not know is how long a step takes: on a GPU one has to measure in the end.
-def choose_options(
-    workload: Sequence[tuple[int, int]],
-    room: int,
-    kv_bytes: int,
-    step_bytes: int,
-) -> dict[str, int]:
+def choose_options(workload: Sequence[tuple[int, int]], room: int, kv_bytes: int, step_bytes: int) -> dict[str, int]:
     """Options with which an engine gets a workload done in few steps, with the memory there is.
 
     The goal: at most half of the 2,242 steps that the three workloads take with the defaults, and
-    with none of them more. And what suits one workload does not suit the next: with 1.2 GB, a
-    workload that you do not know takes at most a tenth more steps than the better of 512 and 4,096
-    tokens a step gives, in blocks of 16. The engine has to start, with room for the longest
-    request, also with less memory, down to 0.4 GB. `simulate` can be called here.
+    with none of them more. With 1.2 GB and work that you do not know: at most a tenth more steps
+    than the better of 512 and 4,096 tokens a step, in blocks of 16. It has to start, with room for
+    the longest request, also with other work and down to 0.4 GB. `simulate` can be called here.
 
     Args:
         workload: tokens of prompt and answer of each request; all of them come at once.
