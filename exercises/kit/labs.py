@@ -133,7 +133,12 @@ def how_many_fit(
     return count
 
 
-def choose_options(workload: Sequence[tuple[int, int]], room: int, kv_bytes: int, step_bytes: int) -> dict[str, int]:
+def choose_options(
+    workload: Sequence[tuple[int, int]],
+    room: int,
+    kv_bytes: int,
+    step_bytes: int,
+) -> dict[str, int]:
     """Options with which an engine gets a workload done in few steps, with the memory there is.
 
     The goal: at most half of the 2,242 steps that the three workloads take with the defaults, and
@@ -143,8 +148,7 @@ def choose_options(workload: Sequence[tuple[int, int]], room: int, kv_bytes: int
 
     Args:
         workload: tokens of prompt and answer of each request; all of them come at once.
-        room: bytes for activations and KV cache. What a step of `max_num_batched_tokens` tokens
-            does not take of them, the cache gets, in whole blocks.
+        room: bytes; what the largest step does not take of them, the cache gets, in whole blocks.
         kv_bytes: of one token in the cache.
         step_bytes: of activations, for each token that a step may have.
 
