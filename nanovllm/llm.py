@@ -60,14 +60,20 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer all prompts, batched as the scheduler sees fit.
 
+        The requests are queued in the order of the prompts, and nothing is queued before all
+        prompts and parameters are known to be good. Steps are made until all of these requests are
+        finished, and no longer. Requests of others go on beside them: they are not waited for, and
+        it stays with `step` to report them. Whatever ends the call early, an error or Ctrl-C, is
+        passed on, and none of its requests is live any more then.
+
         Args:
             prompts: a string, a list of strings, a list of token ids, or a list of such lists.
             sampling_params: one for all, or one a prompt; None for the defaults.
             use_tqdm: show a progress bar.
 
         Returns:
-            one `RequestOutput` a prompt, in order. A request that fails on its way has the finish
-            reason "error".
+            one `RequestOutput` a prompt, in order; an empty list for none. A request that fails on
+            its way has the finish reason "error".
 
         Raises:
             TypeError, ValueError: a prompt or parameter is bad; nothing is started then.
@@ -84,8 +90,7 @@ class LLM:
                 while not all(request.is_finished for request in requests):
                     self._step()
                     bar.show()
-        except BaseException:
-            # Ctrl-C, too: what was asked for here must not go on in the next call.
+        except BaseException:  # Ctrl-C, too: what was asked for here must not go on in later calls
             self.llm_engine.abort_request(*[request.seq.seq_id for request in requests])
             raise
         return [RequestOutput(request, request.text(self.tokenizer)) for request in requests]

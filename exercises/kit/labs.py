@@ -268,3 +268,54 @@ def choose_victim(self: Any, seq: Any) -> Any:
         return other.num_tokens - (other.sampling_params.max_tokens - other.num_completion_tokens)
 
     return min(self.running, key=cost)
+
+
+# Chapter 07.
+
+
+def choose_messages(
+    messages: list[dict[str, str]],
+    left_out: int,
+    budget: int,
+    count_tokens: Callable[[list[dict[str, str]]], int],
+) -> list[dict[str, str]]:
+    """Which messages of a long chat are sent to the model, when all of them are too many.
+
+    The goal: of the talk in `exercises.kit.talk_work`, few prompt tokens shall be computed. The
+    rest comes from the prefix cache. With as much of the talk as fits, every time, it is 14,560. At
+    most 5,000 are asked for, while at least two thirds are sent of what the budget allows, on
+    average over the questions for which not all of the talk fits.
+
+    What holds for every answer:
+
+    - The system message, if there is one, comes first, and the newest question last.
+    - Between them are the newest exchanges before it, as many as you choose, in their order, none
+      left out on the way. An exchange is a question and its answer: both are sent, or none.
+    - The prompt has at most `budget` tokens. `ValueError` if not even system message and question
+      fit.
+    - As long as nothing has been left out and all of it fits, all of it is sent.
+
+    Args:
+        messages: the whole talk, {"role": ..., "content": ...} each: perhaps a "system" message,
+            then "user" and "assistant" in turn, and the last is a question of the user.
+        left_out: how many messages after the system message were left out when the question before
+            was sent; 0 at first.
+        budget: the most tokens of the prompt.
+        count_tokens: gives the number of tokens of a prompt that is made of some messages.
+
+    Returns:
+        those of `messages` that are sent.
+    """
+    start = int(messages[0]["role"] == "system")
+
+    def from_(first: int) -> list[dict[str, str]]:
+        return [*messages[:start], *messages[start + first :]]
+
+    last, first = len(messages) - start - 1, left_out
+    least = count_tokens(from_(last))
+    if least > budget:
+        raise ValueError(f"system message and question have {least} tokens, and the budget is {budget}")
+    if count_tokens(from_(first)) > budget:  # then much is left out at once, and nothing for a long time
+        room = budget * 0.4
+        first = next((i for i in range(first, last, 2) if count_tokens(from_(i)) <= room), last)
+    return from_(first)

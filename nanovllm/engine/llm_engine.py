@@ -84,7 +84,21 @@ class LLMEngine:
     # One step.
 
     def run_step(self) -> int:
-        """Schedule, compute, take in; returns what `step` returns."""
+        """One step: what the scheduler chooses is computed, and all who wait for it are told.
+
+        * The scheduler is asked once (`schedule`). Nothing is computed before each chosen request
+          has a note of that time: `note_start(seqs)` makes it, and returns how many tokens the
+          step computes.
+        * The runner computes what was chosen, all of it at once, and returns two lists, with a
+          token and log-probabilities for each sequence: `model_runner.run(seqs, is_prefill)`.
+        * The scheduler hears of the tokens first (`postprocess`), because it knows what ends an
+          answer; then the requests do (`take_in`). Each is told once a step.
+        * If nobody was chosen, the runner is left alone.
+        * An error in any of this goes on to the caller: the loop around it knows what to do.
+
+        Returns:
+            what `step` returns, and 0 if nobody was chosen.
+        """
         seqs, is_prefill = self.scheduler.schedule()
         num_tokens = self.note_start(seqs)
         if seqs:
@@ -106,10 +120,22 @@ class LLMEngine:
     ) -> None:
         """Hand each sampled token to its request, and let go of the requests that are done.
 
-        A request that its token has brought to a stop string (`Request.take_in`) ends here.
+        The scheduler has had its turn (`postprocess`): the token is the last one of its sequence,
+        and a sequence that ends with it by the scheduler's rules has ended. What holds then:
+
+        * Each request that has a token has taken it in, once, with its log-probabilities
+          (`Request.take_in`). Of one whose prompt was cut (None), nothing has changed.
+        * `Request.take_in` returns the stop string that the token has completed, or None. With a
+          stop string the answer is over: the finish reason of the sequence is "stop", whatever it
+          was before, and its `stop_reason` is the string. The scheduler has let go of a sequence
+          that was still live, too (`Scheduler.finish`, which knows only live ones).
+        * All that a request has generated is final: `num_final` is its `num_completion_tokens`.
+          This comes last: whatever is interrupted before it (Ctrl-C) is computed again.
+        * A request whose sequence has ended is none of `self.requests` any more. It is not let go
+          before it is final: what is live and not final can be computed again, and nothing else.
 
         Args:
-            seqs: those of the step, after `Scheduler.postprocess`.
+            seqs: those of the step; no two are of the same request.
             token_ids, logprobs: one for each sequence; None for a prompt that was cut.
         """
         for seq, token_id, token_logprobs in zip(seqs, token_ids, logprobs, strict=True):
@@ -170,7 +196,21 @@ class LLMEngine:
         self.scheduler.reset([request.seq for request in live.values()])
 
     def _read_inbox(self) -> None:
-        """A message is dropped only when it has been obeyed; obeying it twice does no harm."""
+        """Obey the messages in the inbox, oldest first, until none is left.
+
+        A message is a new `Request`, or the `seq_id` of one to abort. Others may add messages
+        meanwhile, at the right end; they are obeyed, too.
+
+        * A new request is one of `self.requests`, by its `seq_id`, and the scheduler has queued its
+          sequence (`Scheduler.add`). Nothing happens if it is one of them already, or finished.
+        * A request of `self.requests` that is to be aborted has been ended by the scheduler
+          (`Scheduler.finish`) with the reason "abort", and is none of them any more. An id that
+          nobody there has is ignored.
+        * Ctrl-C may strike at any moment. Then the loop begins anew with the `self.requests` that
+          have not ended, and reads the inbox again. So a message leaves the inbox only when it has
+          been obeyed, and obeying it twice does no harm; and a request that has not ended is one of
+          `self.requests`, or there is still a message about it.
+        """
         while self.inbox:
             message = self.inbox[0]
             if isinstance(message, Request):
