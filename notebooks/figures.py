@@ -644,3 +644,155 @@ def tokens_again(counts: dict[str, int], bar: int) -> None:
     axis.set_xlim(0, 1.15 * max(counts.values()))
     axis.invert_yaxis()
     plt.show()
+
+
+# Chapter 07.
+
+
+def _box(axis: Any, x: float, y: float, width: float, height: float, text: str, color: str, size: float = 9) -> None:
+    """A box with words in it; `color` may be "none"."""
+    axis.add_patch(plt.Rectangle((x, y), width, height, facecolor=color, edgecolor=TEXT))
+    ink = TEXT if color == "none" else INK
+    axis.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color=ink)
+
+
+def through_the_engine() -> None:
+    """The way of a request: from the caller through the inbox into the loop, and back as text."""
+    _, axis = plt.subplots(figsize=(8, 3.3))
+    for x, width, title in [(0, 2.2, "LLM: text"), (3.2, 6.6, "LLMEngine: the loop, over and over")]:
+        axis.add_patch(plt.Rectangle((x, 0), width, 3.3, facecolor="none", edgecolor=FAINT, linestyle="--"))
+        axis.text(x + 0.1, 3.42, title, fontsize=10)
+    _box(axis, 0.2, 2.1, 1.8, 0.9, "prompt,\nas token ids", BLUE)
+    _box(axis, 0.2, 0.3, 1.8, 0.9, "text, reason,\nmetrics", BLUE)
+    _box(axis, 3.4, 2.1, 1.2, 0.9, "inbox", PINK)
+    _box(axis, 5.1, 2.1, 1.5, 0.9, "_read_inbox", GREEN)
+    _box(axis, 7.2, 1.9, 2.4, 1.3, "run_step:\nschedule, run,\npostprocess", GREEN)
+    _box(axis, 7.2, 0.3, 2.4, 0.9, "take_in", GREEN)
+    _box(axis, 3.9, 0.3, 2.4, 0.9, "requests, the live ones", PINK)
+    arrow = {"arrowstyle": "->", "color": TEXT, "linewidth": 1.3}
+    ends = [((2.0, 2.55), (3.4, 2.55)), ((4.6, 2.55), (5.1, 2.55)), ((6.6, 2.55), (7.2, 2.55))]
+    ends += [((8.4, 1.9), (8.4, 1.2)), ((7.2, 0.75), (6.3, 0.75)), ((3.9, 0.75), (2.0, 0.75)), ((5.6, 2.1), (5.6, 1.2))]
+    for start, end in ends:
+        axis.annotate("", end, start, arrowprops=arrow)
+    for x, y, text in [(2.7, 2.67, "add_request"), (6.75, 0.87, "tokens"), (2.95, 0.87, "Detokenizer")]:
+        axis.text(x, y, text, ha="center", fontsize=7.5)
+    axis.set(xlim=(-0.1, 9.9), ylim=(-0.1, 3.7))
+    axis.axis("off")
+    plt.show()
+
+
+def recovery() -> None:
+    """What can happen to a step, and what the engine does about it."""
+    _, axis = plt.subplots(figsize=(8, 4.4))
+    _box(axis, 0, 3.4, 1.5, 0.8, "a step", GREEN, 11)
+    rows = [
+        (3.4, "it is done", "tokens are final", "the next step", "none"),
+        (
+            2.3,
+            "no memory on\nthe GPU",
+            "begin anew, steps\nhalf as large",
+            'once more no memory:\nits requests end, "error"',
+            ORANGE,
+        ),
+        (
+            1.2,
+            "any other error,\nor Ctrl-C",
+            "passed on\nto the caller",
+            "the next call begins anew:\nthe same tokens",
+            ORANGE,
+        ),
+        (0.1, "a sequence outgrows\nthe whole pool", 'it ends with "error"', "all others go on", ORANGE),
+    ]
+    arrow = {"arrowstyle": "->", "color": TEXT, "linewidth": 1.3}
+    for y, what, first, then, color in rows:
+        _box(axis, 2.3, y, 2.1, 0.8, what, color, 8.5)
+        _box(axis, 5.0, y, 2.0, 0.8, first, BLUE, 8.5)
+        _box(axis, 7.6, y, 2.5, 0.8, then, GREEN if y == 3.4 else BLUE, 8.5)
+        path = {"arrowstyle": "->", "color": TEXT, "connectionstyle": "angle,angleA=-90,angleB=180", "linewidth": 1.3}
+        axis.annotate(
+            "", (2.3, y + 0.4), (1.5, y + 0.4) if y == 3.4 else (0.75, 3.4), arrowprops=arrow if y == 3.4 else path
+        )
+        for x, end in ((4.4, 5.0), (7.0, 7.6)):
+            axis.annotate("", (end, y + 0.4), (x, y + 0.4), arrowprops=arrow)
+    anew = "begin anew: requests go back to their final tokens and wait; all blocks are free,\n"
+    anew += "nothing is cached. What was half done is computed again."
+    _box(axis, 2.3, -1.2, 7.8, 0.85, anew, "none", 8.5)
+    axis.set(xlim=(-0.1, 10.2), ylim=(-1.3, 4.3))
+    axis.axis("off")
+    plt.show()
+
+
+def streams(pieces: dict[str, list[tuple[int, str]]]) -> None:
+    """What each reader sees, and in which step.
+
+    Args:
+        pieces: by reader, pairs of the step's number and the text that came with it.
+    """
+    _, axis = plt.subplots(figsize=(8, 0.7 + 0.65 * len(pieces)))
+    for row, (shown, color) in enumerate(zip(pieces.values(), (BLUE, ORANGE, GREEN, PINK), strict=False)):
+        for number, text in shown:
+            axis.add_patch(plt.Rectangle((number - 0.47, row - 0.36), 0.94, 0.72, facecolor=color, edgecolor="none"))
+            axis.text(number, row, text.strip(), ha="center", va="center", fontsize=7, color=INK, rotation=30)
+    last = max(number for shown in pieces.values() for number, _ in shown)
+    axis.set(xlim=(0.4, last + 0.6), ylim=(len(pieces) - 0.5, -0.5), xlabel="step of the engine")
+    axis.set_yticks(range(len(pieces)), list(pieces))
+    axis.set_xticks(range(1, last + 1))
+    plt.show()
+
+
+def waits(metrics: list[dict[str, float]], num_tokens: list[int]) -> None:
+    """One bar a request: in the queue, until the first token, and while it writes. Milliseconds.
+
+    Args:
+        metrics: of each result.
+        num_tokens: how many each has written.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    names = [f"request {i}" for i in range(len(metrics))]
+    queue = [1000 * m["queue_time"] for m in metrics]
+    first = [1000 * m["time_to_first_token"] for m in metrics]
+    writing = [1000 * (m["time_per_output_token"] or 0) * (n - 1) for m, n in zip(metrics, num_tokens, strict=True)]
+    reading = [f - q for f, q in zip(first, queue, strict=True)]
+    axis.barh(names, queue, color=GRAY, hatch="//", edgecolor=TEXT, linewidth=0.4, label="in the queue")
+    axis.barh(names, reading, left=queue, color=ORANGE, label="its prompt is read")
+    axis.barh(names, writing, left=first, color=BLUE, label="it writes")
+    axis.set(xlabel="milliseconds since it came; measured on this run")
+    axis.invert_yaxis()
+    axis.legend(ncols=3, fontsize=8, loc="lower center", bbox_to_anchor=(0.45, 1))
+    plt.show()
+
+
+def turns(cached: list[int], computed: list[int]) -> None:
+    """Stacked bars: what each turn of a chat finds in the cache, and what it computes."""
+    _, axis = plt.subplots(figsize=(8, 2.6))
+    names = [f"turn {i + 1}" for i in range(len(cached))]
+    left = axis.barh(names, cached, color=GREEN, label="found in the cache")
+    right = axis.barh(names, computed, left=cached, color=ORANGE, hatch="//", label="computed")
+    for bars, counts in ((left, cached), (right, computed)):
+        axis.bar_label(bars, [str(n) if n > 8 else "" for n in counts], label_type="center", fontsize=8, color=INK)
+    axis.set(xlabel="tokens of the prompt")
+    axis.invert_yaxis()
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def long_talks(runs: dict[str, list[Any]], bar: int, share: float) -> None:
+    """Two pictures: what each question of a long talk computes, and all of them together over what is sent.
+
+    Args:
+        runs: by name, what `exercises.kit.talk_work.send_all` returned.
+        bar, share: the most that may be computed, and the least that has to be sent.
+    """
+    _, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), width_ratios=[3, 2])
+    for (name, sent), color, marker in zip(runs.items(), (ORANGE, GREEN, BLUE), "sod", strict=False):
+        total = 0
+        sums = [total := total + turn.computed for turn in sent]
+        left.plot(range(1, len(sums) + 1), sums, color=color, label=name)
+        cut = [turn.tokens / turn.could for turn in sent if turn.could_leave]
+        right.plot(100 * sum(cut) / max(1, len(cut)), total, color=color, marker=marker, markersize=9, linestyle="")
+    left.set(xlabel="question", title="prompt tokens computed so far", ylim=0)
+    left.legend(fontsize=8)
+    right.add_patch(plt.Rectangle((100 * share, 0), 100, bar, facecolor="none", edgecolor=TEXT, hatch=".."))
+    right.text(100 * share + 1, bar + 250, "what counts", fontsize=8)
+    right.set(xlabel="percent sent of what fits", title="computed, all questions", xlim=(40, 103), ylim=0)
+    plt.show()

@@ -1,0 +1,173 @@
+"""Your answers to chapter 07, llm engine.
+
+Write here, or in the notebook's cells, which write here. Helpers and imports may stand beside a function, under its
+marker line; those at the top are for all. "python -m exercises check" says how it is going; "python -m exercises" what
+there is to do.
+"""
+
+# derived: 0446bd624b2c
+# ruff: noqa
+# mypy: ignore-errors
+# fmt: off
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+import torch
+from nanovllm.config import Config
+from nanovllm.engine.model_runner import ModelRunner
+from nanovllm.engine.request import Request
+from nanovllm.engine.scheduler import Scheduler
+from nanovllm.engine.sequence import Sequence
+from nanovllm.engine.worker import start_runner
+from nanovllm.engine.llm_engine import LLMEngine
+from collections.abc import Generator
+from itertools import count
+from pathlib import Path
+from typing import Any, NoReturn
+from nanovllm.engine.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from nanovllm.levers import make_engine
+from nanovllm.model_files import load_tokenizer
+from nanovllm.models import get_model_class
+from nanovllm.outputs import Detokenizer, RequestOutput, TextRequest
+from nanovllm.progress import ProgressBar
+from nanovllm.prompts import InputProcessor, Params, Prompt, as_params_list, as_prompt, as_prompt_list
+from nanovllm.sampling_params import SamplingParams
+from nanovllm.llm import LLM
+from collections.abc import Callable
+
+
+# --- ch07.run_step
+def run_step(self) -> int:
+    """One step: what the scheduler chooses is computed, and all who wait for it are told.
+
+    * The scheduler is asked once (`schedule`). Nothing is computed before each chosen request
+      has a note of that time: `note_start(seqs)` makes it, and returns how many tokens the
+      step computes.
+    * The runner computes what was chosen, all of it at once, and returns two lists, with a
+      token and log-probabilities for each sequence: `model_runner.run(seqs, is_prefill)`.
+    * The scheduler hears of the tokens first (`postprocess`), because it knows what ends an
+      answer; then the requests do (`take_in`). Each is told once a step.
+    * If nobody was chosen, the runner is left alone.
+    * An error in any of this goes on to the caller: the loop around it knows what to do.
+
+    Returns:
+        what `step` returns, and 0 if nobody was chosen.
+    """
+    raise NotImplementedError("ch07.run_step")
+
+
+# --- ch07.take_in
+def take_in(
+    self, seqs: list[Sequence], token_ids: list[int | None], logprobs: list[Any]
+) -> None:
+    """Hand each sampled token to its request, and let go of the requests that are done.
+
+    The scheduler has had its turn (`postprocess`): the token is the last one of its sequence,
+    and a sequence that ends with it by the scheduler's rules has ended. What holds then:
+
+    * Each request that has a token has taken it in, once, with its log-probabilities
+      (`Request.take_in`). Of one whose prompt was cut (None), nothing has changed.
+    * `Request.take_in` returns the stop string that the token has completed, or None. With a
+      stop string the answer is over: the finish reason of the sequence is "stop", whatever it
+      was before, and its `stop_reason` is the string. The scheduler has let go of a sequence
+      that was still live, too (`Scheduler.finish`, which knows only live ones).
+    * All that a request has generated is final: `num_final` is its `num_completion_tokens`.
+      This comes last: whatever is interrupted before it (Ctrl-C) is computed again.
+    * A request whose sequence has ended is none of `self.requests` any more. It is not let go
+      before it is final: what is live and not final can be computed again, and nothing else.
+
+    Args:
+        seqs: those of the step; no two are of the same request.
+        token_ids, logprobs: one for each sequence; None for a prompt that was cut.
+    """
+    raise NotImplementedError("ch07.take_in")
+
+
+# --- ch07._read_inbox
+def _read_inbox(self) -> None:
+    """Obey the messages in the inbox, oldest first, until none is left.
+
+    A message is a new `Request`, or the `seq_id` of one to abort. Others may add messages
+    meanwhile, at the right end; they are obeyed, too.
+
+    * A new request is one of `self.requests`, by its `seq_id`, and the scheduler has queued its
+      sequence (`Scheduler.add`). Nothing happens if it is one of them already, or finished.
+    * A request of `self.requests` that is to be aborted has been ended by the scheduler
+      (`Scheduler.finish`) with the reason "abort", and is none of them any more. An id that
+      nobody there has is ignored.
+    * Ctrl-C may strike at any moment. Then the loop begins anew with the `self.requests` that
+      have not ended, and reads the inbox again. So a message leaves the inbox only when it has
+      been obeyed, and obeying it twice does no harm; and a request that has not ended is one of
+      `self.requests`, or there is still a message about it.
+    """
+    raise NotImplementedError("ch07._read_inbox")
+
+
+# --- ch07.generate
+def generate(
+    self, prompts: Prompt | list[Prompt], sampling_params: Params = None, use_tqdm: bool = True
+) -> list[RequestOutput]:
+    """Answer all prompts, batched as the scheduler sees fit.
+
+    The requests are queued in the order of the prompts, and nothing is queued before all
+    prompts and parameters are known to be good. Steps are made until all of these requests are
+    finished, and no longer. Requests of others go on beside them: they are not waited for, and
+    it stays with `step` to report them. Whatever ends the call early, an error or Ctrl-C, is
+    passed on, and none of its requests is live any more then.
+
+    Args:
+        prompts: a string, a list of strings, a list of token ids, or a list of such lists.
+        sampling_params: one for all, or one a prompt; None for the defaults.
+        use_tqdm: show a progress bar.
+
+    Returns:
+        one `RequestOutput` a prompt, in order; an empty list for none. A request that fails on
+        its way has the finish reason "error".
+
+    Raises:
+        TypeError, ValueError: a prompt or parameter is bad; nothing is started then.
+        RuntimeError: the engine has been closed.
+    """
+    raise NotImplementedError("ch07.generate")
+
+
+# --- ch07.choose_messages
+def choose_messages(
+    messages: list[dict[str, str]],
+    left_out: int,
+    budget: int,
+    count_tokens: Callable[[list[dict[str, str]]], int],
+) -> list[dict[str, str]]:
+    """Which messages of a long chat are sent to the model, when all of them are too many.
+
+    The goal: of the talk in `exercises.kit.talk_work`, few prompt tokens shall be computed. The
+    rest comes from the prefix cache. With as much of the talk as fits, every time, it is 14,560. At
+    most 5,000 are asked for, while at least two thirds are sent of what the budget allows, on
+    average over the questions for which not all of the talk fits.
+
+    What holds for every answer:
+
+    - The system message, if there is one, comes first, and the newest question last.
+    - Between them are the newest exchanges before it, as many as you choose, in their order, none
+      left out on the way. An exchange is a question and its answer: both are sent, or none.
+    - The prompt has at most `budget` tokens. `ValueError` if not even system message and question
+      fit.
+    - As long as nothing has been left out and all of it fits, all of it is sent.
+
+    Args:
+        messages: the whole talk, {"role": ..., "content": ...} each: perhaps a "system" message,
+            then "user" and "assistant" in turn, and the last is a question of the user.
+        left_out: how many messages after the system message were left out when the question before
+            was sent; 0 at first.
+        budget: the most tokens of the prompt.
+        count_tokens: gives the number of tokens of a prompt that is made of some messages.
+
+    Returns:
+        those of `messages` that are sent.
+    """
+    raise NotImplementedError("ch07.choose_messages")

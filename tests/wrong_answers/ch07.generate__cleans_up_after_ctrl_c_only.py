@@ -1,0 +1,47 @@
+# ruff: noqa
+DIAGNOSIS = """
+After Ctrl-C everything is cleaned up, but not after an error in a step: then the requests of this call stay. Whatever
+ends the call early has to end them.
+"""
+
+
+# --- first
+def generate(self, prompts, sampling_params=None, use_tqdm=True):
+    prompt_list = as_prompt_list(prompts)
+    params_list = as_params_list(sampling_params, len(prompt_list))
+    requests = [self._make_request(p, q) for p, q in zip(prompt_list, params_list)]
+    try:
+        for request in requests:
+            self.llm_engine.add_request(request)
+        with ProgressBar(requests, disable=not use_tqdm) as bar:
+            while not all(r.is_finished for r in requests):
+                self._step()
+                bar.show()
+    except KeyboardInterrupt:
+        self.llm_engine.abort_request(*[r.seq.seq_id for r in requests])
+        raise
+    return [RequestOutput(r, r.text(self.tokenizer)) for r in requests]
+
+
+# --- second
+def generate(self, prompts, sampling_params=None, use_tqdm=True):
+    prompt_list = as_prompt_list(prompts)
+    params_list = as_params_list(sampling_params, len(prompt_list))
+    requests = []
+    for i, prompt in enumerate(prompt_list):
+        requests.append(self._make_request(prompt, params_list[i]))
+    try:
+        for request in requests:
+            self.llm_engine.add_request(request)
+        with ProgressBar(requests, disable=not use_tqdm) as bar:
+            while not all([request.is_finished for request in requests]):
+                self._step()
+                bar.show()
+    except KeyboardInterrupt as interrupt:
+        for request in requests:
+            self.llm_engine.abort_request(request.seq.seq_id)
+        raise interrupt
+    results = []
+    for request in requests:
+        results.append(RequestOutput(request, request.text(self.tokenizer)))
+    return results

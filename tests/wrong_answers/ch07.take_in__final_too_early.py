@@ -1,0 +1,39 @@
+# ruff: noqa
+DIAGNOSIS = """
+num_final moves before the request has taken the token in. If Ctrl-C strikes in between, the token counts as told and
+is never computed again; its log-probabilities and its stop string are lost.
+"""
+
+
+# --- first
+def take_in(self, seqs, token_ids, logprobs):
+    for seq, token_id, row in zip(seqs, token_ids, logprobs):
+        if token_id is None:
+            continue
+        request = self.requests[seq.seq_id]
+        request.num_final = seq.num_completion_tokens
+        stop = request.take_in(token_id, row)
+        if stop is not None:
+            if not seq.is_finished:
+                self.scheduler.finish(seq, "stop")
+            seq.finish_reason, seq.stop_reason = "stop", stop
+        if seq.is_finished:
+            del self.requests[seq.seq_id]
+
+
+# --- second
+def take_in(self, seqs, token_ids, logprobs):
+    for i, seq in enumerate(seqs):
+        token_id = token_ids[i]
+        if token_id is None:
+            continue
+        request = self.requests[seq.seq_id]
+        request.num_final = len(seq.completion_token_ids)
+        stop = request.take_in(token_id, logprobs[i])
+        if stop is not None:
+            if not seq.is_finished:
+                self.scheduler.finish(seq, "stop")
+            seq.stop_reason = stop
+            seq.finish_reason = "stop"
+        if seq.is_finished:
+            self.requests.pop(seq.seq_id)

@@ -1,0 +1,37 @@
+# ruff: noqa
+DIAGNOSIS = """
+Scheduler.finish is called for a sequence that the scheduler has ended with this very token. It is in no queue any
+more. Ask whether it is finished; its reasons change all the same.
+"""
+
+
+# --- first
+def take_in(self, seqs, token_ids, logprobs):
+    for seq, token_id, row in zip(seqs, token_ids, logprobs):
+        if token_id is None:
+            continue
+        request = self.requests[seq.seq_id]
+        stop = request.take_in(token_id, row)
+        if stop is not None:
+            self.scheduler.finish(seq, "stop")
+            seq.finish_reason, seq.stop_reason = "stop", stop
+        request.num_final = seq.num_completion_tokens
+        if seq.is_finished:
+            del self.requests[seq.seq_id]
+
+
+# --- second
+def take_in(self, seqs, token_ids, logprobs):
+    for i, seq in enumerate(seqs):
+        token_id = token_ids[i]
+        if token_id is None:
+            continue
+        request = self.requests[seq.seq_id]
+        stop = request.take_in(token_id, logprobs[i])
+        if stop is not None:
+            self.scheduler.finish(seq, "stop")
+            seq.stop_reason = stop
+            seq.finish_reason = "stop"
+        request.num_final = len(seq.completion_token_ids)
+        if seq.is_finished:
+            self.requests.pop(seq.seq_id)

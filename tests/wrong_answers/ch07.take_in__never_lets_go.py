@@ -1,0 +1,35 @@
+# ruff: noqa
+DIAGNOSIS = """
+Requests whose sequence has ended stay in self.requests. The engine believes that there is something to do, and looks
+after them for ever.
+"""
+
+
+# --- first
+def take_in(self, seqs, token_ids, logprobs):
+    for seq, token_id, row in zip(seqs, token_ids, logprobs):
+        if token_id is None:
+            continue
+        request = self.requests[seq.seq_id]
+        stop = request.take_in(token_id, row)
+        if stop is not None:
+            if not seq.is_finished:
+                self.scheduler.finish(seq, "stop")
+            seq.finish_reason, seq.stop_reason = "stop", stop
+        request.num_final = seq.num_completion_tokens
+
+
+# --- second
+def take_in(self, seqs, token_ids, logprobs):
+    for i, seq in enumerate(seqs):
+        token_id = token_ids[i]
+        if token_id is None:
+            continue
+        request = self.requests[seq.seq_id]
+        stop = request.take_in(token_id, logprobs[i])
+        if stop is not None:
+            if not seq.is_finished:
+                self.scheduler.finish(seq, "stop")
+            seq.stop_reason = stop
+            seq.finish_reason = "stop"
+        request.num_final = len(seq.completion_token_ids)

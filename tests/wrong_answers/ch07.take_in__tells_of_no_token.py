@@ -1,0 +1,35 @@
+# ruff: noqa
+DIAGNOSIS = """
+A prompt that was cut has no token in this step, its entry is None; and its request is told of it all the same. There
+is nothing to take in.
+"""
+
+
+# --- first
+def take_in(self, seqs, token_ids, logprobs):
+    for seq, token_id, row in zip(seqs, token_ids, logprobs):
+        request = self.requests[seq.seq_id]
+        stop = request.take_in(token_id, row)
+        if stop is not None:
+            if not seq.is_finished:
+                self.scheduler.finish(seq, "stop")
+            seq.finish_reason, seq.stop_reason = "stop", stop
+        request.num_final = seq.num_completion_tokens
+        if seq.is_finished:
+            del self.requests[seq.seq_id]
+
+
+# --- second
+def take_in(self, seqs, token_ids, logprobs):
+    for i, seq in enumerate(seqs):
+        token_id = token_ids[i]
+        request = self.requests[seq.seq_id]
+        stop = request.take_in(token_id, logprobs[i])
+        if stop is not None:
+            if not seq.is_finished:
+                self.scheduler.finish(seq, "stop")
+            seq.stop_reason = stop
+            seq.finish_reason = "stop"
+        request.num_final = len(seq.completion_token_ids)
+        if seq.is_finished:
+            self.requests.pop(seq.seq_id)
