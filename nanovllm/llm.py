@@ -60,11 +60,10 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer all prompts, batched as the scheduler sees fit.
 
-        The requests are queued in the order of the prompts, and nothing is queued before all
-        prompts and parameters are known to be good. Steps are made until all of these requests are
-        finished, and no longer. Requests of others go on beside them: they are not waited for, and
-        it stays with `step` to report them. Whatever ends the call early, an error or Ctrl-C, is
-        passed on, and none of its requests is live any more then.
+        The requests are queued in the order of the prompts, once all prompts and parameters are
+        known to be good. Steps are made until all of these are finished, and no longer. Requests of
+        others go on beside them: they are not waited for, and `step` still reports them. Whatever
+        ends the call early, an error or Ctrl-C, is passed on, and none of its requests goes on.
 
         Args:
             prompts: a string, a list of strings, a list of token ids, or a list of such lists.

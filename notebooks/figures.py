@@ -792,7 +792,7 @@ def long_talks(runs: dict[str, list[Any]], bar: int, share: float) -> None:
         right.plot(100 * sum(cut) / max(1, len(cut)), total, color=color, marker=marker, markersize=9, linestyle="")
     left.set(xlabel="question", title="prompt tokens computed so far", ylim=0)
     left.legend(fontsize=8)
-    right.add_patch(plt.Rectangle((100 * share, 0), 100, bar, facecolor="none", edgecolor=TEXT, hatch=".."))
+    right.add_patch(plt.Rectangle((100 * share, 0), 100, bar, facecolor=FAINT, edgecolor=TEXT))
     right.text(100 * share + 1, bar + 250, "what counts", fontsize=8)
     right.set(xlabel="percent sent of what fits", title="computed, all questions", xlim=(40, 103), ylim=0)
     plt.show()

@@ -156,11 +156,10 @@ def generate(
 ) -> list[RequestOutput]:
     """Answer all prompts, batched as the scheduler sees fit.
 
-    The requests are queued in the order of the prompts, and nothing is queued before all
-    prompts and parameters are known to be good. Steps are made until all of these requests are
-    finished, and no longer. Requests of others go on beside them: they are not waited for, and
-    it stays with `step` to report them. Whatever ends the call early, an error or Ctrl-C, is
-    passed on, and none of its requests is live any more then.
+    The requests are queued in the order of the prompts, once all prompts and parameters are
+    known to be good. Steps are made until all of these are finished, and no longer. Requests of
+    others go on beside them: they are not waited for, and `step` still reports them. Whatever
+    ends the call early, an error or Ctrl-C, is passed on, and none of its requests goes on.
 
     Args:
         prompts: a string, a list of strings, a list of token ids, or a list of such lists.
@@ -200,37 +199,26 @@ def generate(
 # forgotten, so services often have the model write a summary of it before they cut. That costs an answer, and changes the
 # prompt, too: one more reason to do it rarely.
 def choose_messages(
-    messages: list[dict[str, str]],
-    left_out: int,
-    budget: int,
-    count_tokens: Callable[[list[dict[str, str]]], int],
+    messages: list[dict[str, str]], left_out: int, budget: int, count_tokens: Callable[..., int]
 ) -> list[dict[str, str]]:
     """Which messages of a long chat are sent to the model, when all of them are too many.
 
-    The goal: of the talk in `exercises.kit.talk_work`, few prompt tokens shall be computed. The
-    rest comes from the prefix cache. With as much of the talk as fits, every time, it is 14,560. At
-    most 5,000 are asked for, while at least two thirds are sent of what the budget allows, on
-    average over the questions for which not all of the talk fits.
+    The goal: of the talk in `exercises.kit.talk_work`, at most 5,000 prompt tokens shall be
+    computed (14,560 if as much is sent as fits), and at least two thirds sent of what fits.
 
-    What holds for every answer:
-
-    - The system message, if there is one, comes first, and the newest question last.
-    - Between them are the newest exchanges before it, as many as you choose, in their order, none
-      left out on the way. An exchange is a question and its answer: both are sent, or none.
-    - The prompt has at most `budget` tokens. `ValueError` if not even system message and question
-      fit.
-    - As long as nothing has been left out and all of it fits, all of it is sent.
+    The system message, if there is one, comes first, and the newest question last. Between them
+    are the newest exchanges before it, as many as you choose, none left out on the way; of an
+    exchange both question and answer. All is sent as long as it fits and nothing was left out.
 
     Args:
-        messages: the whole talk, {"role": ..., "content": ...} each: perhaps a "system" message,
-            then "user" and "assistant" in turn, and the last is a question of the user.
-        left_out: how many messages after the system message were left out when the question before
-            was sent; 0 at first.
+        messages: the talk: perhaps a "system" message, then "user" and "assistant" in turn; the
+            last is a question. Each is {"role": ..., "content": ...}.
+        left_out: how many after the system message were left out the time before; 0 at first.
         budget: the most tokens of the prompt.
-        count_tokens: gives the number of tokens of a prompt that is made of some messages.
+        count_tokens: a function: takes a list of messages, returns the tokens of their prompt.
 
-    Returns:
-        those of `messages` that are sent.
+    Raises:
+        ValueError: not even system message and newest question fit.
     """
     start = int(messages[0]["role"] == "system")
 

@@ -92,8 +92,7 @@ figures.through_the_engine()
 # and the times.
 #
 # {{source nanovllm/engine/request.py:Request}}
-
-# %% [markdown]
+#
 # Mind `num_final`: how many generated tokens are never taken back. It will become important when something breaks.
 #
 # ## One step
@@ -118,11 +117,9 @@ def at_most(engine, num_steps, prompts, params, **options):
     return llm
 
 
+# Without run_step a request waits for ever; that is why the loop above counts its steps.
 bare = at_most(without("ch07.run_step"), 20, ["Once upon a time"], greedy(4))
 print("without run_step: waiting", len(bare.scheduler.waiting), "running", len(bare.scheduler.running))
-
-# %% [markdown]
-# Without it, the request waits, and would wait for ever. (That is why the loop above counts its steps.)
 
 # %%
 # {{exercise ch07.run_step}}
@@ -173,7 +170,7 @@ reveal("nobody told", choices[1] if sum(written) == 8 else choices[0])
 # Plugged in: three wishes for the same prompt, two of them with a stop string.
 me = mine()
 print(me.whose("ch07.take_in"))
-wishes = [greedy(12), greedy(12, stop=["little", "was"]), greedy(40, stop=["."])]
+wishes = [greedy(12), greedy(12, stop=["girl", "valley"]), greedy(40, stop=["."])]
 with me.LLM("qwen3-tiny", **SMALL) as llm:
     for answer in llm.generate(["Once upon a time"] * 3, wishes, use_tqdm=False):
         stop_reason = answer.outputs[0].stop_reason
@@ -187,27 +184,18 @@ with me.LLM("qwen3-tiny", **SMALL) as llm:
 
 
 # %%
-def plant(llm, fault):
-    """`fault(number, num_tokens)` is called before each run of the model; what it raises, the step raises."""
+def plant(llm, error, when):
+    """Before each run of the model: raise the error if `when(number of the run, its tokens)` says so."""
     runner, numbers = llm.llm_engine.model_runner, count(1)
     run = runner.run
 
     def planted(seqs, is_prefill):
-        fault(next(numbers), sum(seq.num_scheduled_tokens for seq in seqs))
+        if when(next(numbers), sum(seq.num_scheduled_tokens for seq in seqs)):
+            raise error
         return run(seqs, is_prefill)
 
     runner.run = planted
     return llm
-
-
-def in_step(wanted, error):
-    """A fault in one step."""
-
-    def fault(number, num_tokens):
-        if number == wanted:
-            raise error
-
-    return fault
 
 
 stories = ["Once upon a time there was a little cat", "One day, Tom and Mia went to the park"]
@@ -222,7 +210,8 @@ smooth = [answer["token_ids"] for answer in LLM("qwen3-tiny", **SMALL).generate(
 
 me = mine()
 print(me.whose("ch07.run_step", "ch07.take_in"))
-llm = plant(me.LLM("qwen3-tiny", **SMALL), in_step(5, RuntimeError("a kernel has failed")))
+small = SMALL | {"num_kvcache_blocks": 16, "max_model_len": 64}
+llm = plant(me.LLM("qwen3-tiny", **small), RuntimeError("a kernel has failed"), lambda number, _: number == 5)
 step = llm.step
 
 
@@ -243,12 +232,14 @@ reveal("broken step", sum(part["n"] for part in prefills[-1]["scheduled"]))
 # %%
 timeline, table = Timeline(trace), BlockTable(trace)
 table.follow(timeline)
+timeline.step = 5
 display(timeline, table)
 
 # %% [markdown]
-# Look at the step after the error: both texts are read once more, prompt and answer so far, and the pool is
-# empty before. The engine does not repair what a broken step has left. It throws everything away but the final tokens,
-# and **begins anew**; the rest is computed again. With greedy decoding or a seed, the same tokens come out.
+# Look at the step after the error: both texts are read once more, prompt and answer so far. The pool has forgotten
+# everything, so nothing of them was found in the cache. The engine does not repair what a broken step has left. It
+# throws everything away but the final tokens, and **begins anew**; the rest is computed again. With greedy decoding or
+# a seed, the same tokens come out.
 #
 # {{source nanovllm/engine/llm_engine.py:LLMEngine._begin_anew}}
 
@@ -268,16 +259,14 @@ predict("memory for 20", "And if there is memory for 20 only?")
 
 # %%
 def with_memory_for(most):
-    def fault(number, num_tokens):
-        print(f"{num_tokens}{' (no memory)' if num_tokens > most else ''}", end=", " if number < 12 else " ... ")
-        if num_tokens > most:
-            raise torch.OutOfMemoryError("no memory")
-
-    with plant(mine().LLM("qwen3-tiny", **SMALL), fault) as llm:
-        print("tokens of the steps: ", end="")
-        prompts = [[100 + i] * 20 for i in range(3)]
+    """Have three prompts answered; returns how many end with an error."""
+    sizes, prompts = [], [[100 + i] * 20 for i in range(3)]
+    no_memory = torch.OutOfMemoryError("no memory")
+    llm = mine().LLM("qwen3-tiny", **SMALL)
+    with plant(llm, no_memory, lambda number, num_tokens: (sizes.append(num_tokens), num_tokens > most)[1]):
         answers = llm.generate(prompts, greedy(3), use_tqdm=False)
-    print("\nreasons:", *[answer["finish_reason"] for answer in answers])
+    print("steps of", ", ".join(f"{size}{' (no memory)' if size > most else ''}" for size in sizes), "tokens")
+    print("reasons:", *[answer["finish_reason"] for answer in answers])
     return sum(answer["finish_reason"] == "error" for answer in answers)
 
 
@@ -293,8 +282,6 @@ reveal("memory for 20", with_memory_for(20))
 
 # %%
 figures.recovery()
-
-# %%
 with mine().LLM("qwen3-tiny", **SMALL | {"num_kvcache_blocks": 6}) as llm:
     for answer in llm.generate(["The sun was warm", "Tom had a ball"], [greedy(40), greedy(8)], use_tqdm=False):
         print(f"{answer['finish_reason']:6} {len(answer['token_ids']):2} tokens  {answer.get('error', '')}")
@@ -361,8 +348,8 @@ predict("left behind", "Ctrl-C has ended the loop. Then another prompt is asked.
         choices=["only its own", "its own, and those of the three that were interrupted"])  # fmt: skip
 
 # %%
-beginnings = ["Once upon a time", "The sun was warm", "Tom had a new ball"]
-llm = plant(LLM("qwen3-tiny", **SMALL), in_step(3, KeyboardInterrupt()))
+beginnings = ["Once upon a time", "There was an old boat", "One day, a small fox"]
+llm = plant(LLM("qwen3-tiny", **SMALL), KeyboardInterrupt(), lambda number, _: number == 3)
 try:
     numbers = [llm.add_request(prompt, greedy(9)) for prompt in beginnings]
     while not llm.is_finished():
@@ -394,7 +381,7 @@ reveal("left behind", "its own, and those of the three that were interrupted" if
 # Plugged in: your generate, and Ctrl-C in its third step.
 me = mine()
 print(me.whose("ch07.generate"))
-llm = plant(me.LLM("qwen3-tiny", **SMALL), in_step(3, KeyboardInterrupt()))
+llm = plant(me.LLM("qwen3-tiny", **SMALL), KeyboardInterrupt(), lambda number, _: number == 3)
 try:
     llm.generate(beginnings, greedy(9), use_tqdm=False)
 except KeyboardInterrupt:
@@ -459,27 +446,27 @@ figures.streams(pieces)
 # Eight requests come at once, to an engine with two seats. Each writes ten tokens.
 
 # %%
-metrics = ["queue_time", "time_per_output_token"]
-predict("seats", "With eight seats instead of two: what gets longer, for the last request?", choices=metrics)
+predict("seats", "The last request's time to its first token with eight seats, as a share of that with two?", unit="%")
 
 # %%
-me, runs = mine(), {}
+me, runs, first = mine(), {}, {}
 prompts = [f"{beginnings[i % 3]} and {i} friends came" for i in range(8)]
 for num_seats in (2, 8):
     with me.LLM("qwen3-tiny", **SMALL | {"max_num_seqs": num_seats}) as llm:
         llm.generate(prompts[:1], greedy(3), use_tqdm=False)  # the first run is slow
         runs[num_seats] = llm.generate(prompts, greedy(10), use_tqdm=False)
-    last = {key: 1000 * runs[num_seats][-1]["metrics"][key] for key in ("time_to_first_token", *metrics)}
+    last = {key: 1000 * value for key, value in runs[num_seats][-1]["metrics"].items()}
     print(f"{num_seats} seats, the last request:", ", ".join(f"{key} {value:.1f} ms" for key, value in last.items()))
-two, eight = ([run[-1]["metrics"][key] for key in metrics] for run in runs.values())
-reveal("seats", metrics[0] if eight[0] > two[0] else metrics[1])
+    first[num_seats] = last["time_to_first_token"]
+reveal("seats", round(100 * first[8] / first[2]))
 figures.waits([answer["metrics"] for answer in runs[2]], [len(answer["token_ids"]) for answer in runs[2]])
 
 # %% [markdown]
-# With two seats it waits in the queue, and then writes fast. With eight it starts at once, and shares each
-# step with seven others. So a long `queue_time` tells of too few seats or too little memory; a long time to the first
-# token, besides that, of long prompts; a long time per output token of large batches, or of prompts that come between.
-# Which matters more depends on who is waiting: for a chat, mostly the first token.
+# With two seats the last request waits while three pairs write their answers; with eight, nobody waits. The price is
+# the time per output token: a step for eight takes longer than one for two, though with so small a model not by much.
+#
+# So a long `queue_time` tells of too few seats or too little memory; a long time to the first token, besides that, of
+# long prompts; a long time per output token of large batches.
 #
 # ## A chat
 #

@@ -946,9 +946,7 @@ def says_ends(got, wanted):
         if name not in wanted:
             return f"{name} was not to be aborted, and has ended."
         if reason is None:
-            return (
-                f"{name} was asked for and called off, and has not ended: a message was lost, or not obeyed."
-            )
+            return f"{name} was asked for and called off, and has not ended: a message was lost, or not obeyed."
         if reason != "abort":
             return f'{name} was aborted, and its finish reason is {reason!r}: it should be "abort".'
     return ""

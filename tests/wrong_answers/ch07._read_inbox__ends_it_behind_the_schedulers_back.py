@@ -25,7 +25,8 @@ def _read_inbox(self):
         message = self.inbox[0]
         if isinstance(message, int):
             if message in self.requests:
-                self.requests.pop(message).end("abort")
+                self.requests[message].end("abort")
+                self.requests.pop(message)
         else:
             seq_id = message.seq.seq_id
             if seq_id not in self.requests and not message.is_finished:

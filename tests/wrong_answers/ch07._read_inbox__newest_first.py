@@ -22,8 +22,7 @@ def _read_inbox(self):
 # --- second
 def _read_inbox(self):
     while len(self.inbox) > 0:
-        message = self.inbox.pop()
-        self.inbox.append(message)
+        message = self.inbox[len(self.inbox) - 1]
         if isinstance(message, int):
             if message in self.requests:
                 seq = self.requests[message].seq
@@ -34,4 +33,4 @@ def _read_inbox(self):
             if seq_id not in self.requests and not message.is_finished:
                 self.requests[seq_id] = message
                 self.scheduler.add(message.seq)
-        self.inbox.pop()
+        del self.inbox[-1]
