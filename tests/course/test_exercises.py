@@ -173,7 +173,11 @@ def test_more_mixtures_write_the_same_text(seed):
 @pytest.mark.parametrize("make", [solution, other_right_answer])
 def test_the_levers_work_around_answers(make, mode, monkeypatch):
     """A check runs the plain engine; `mine()` has levers around it, on a GPU the one that knows a token a step late."""
-    package = assemble.assemble([make(exercise_id) for exercise_id in SPLICED])
+    made = [make(exercise_id) for exercise_id in SPLICED]
+    if mode == "one step ahead":  # without the functions that it would go around: it is turned off for their sake
+        off = "disabled_optimizations"
+        made = [answer for answer in made if "step_ahead" not in answer.exercise.bypassed_by.get(off, ())]
+    package = assemble.assemble(made)
     levers = package.module("levers")
     if mode == "one step ahead":  # which needs no GPU, but gains nothing without one
         lever = dataclasses.replace(levers.LEVERS["step_ahead"], works=levers.works_everywhere, builds_on=())
