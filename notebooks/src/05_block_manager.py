@@ -133,8 +133,7 @@ explorer
 #
 # Why? Attention has mixed into a token's keys and values all that came **before** it. Choose "another name", and
 # uncheck "hashes are chained": the second block has the same tokens in both, but its keys and values know about Tom.
-# So the hashes form a chain. Each is made of the block's own tokens and of the hash of the block before: it
-# stands for everything up to the end of the block.
+# So the hashes form a **chain**: each is made of the block's own tokens and the hash of the block before.
 #
 # ### What happens without it
 #
