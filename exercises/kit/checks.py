@@ -393,13 +393,18 @@ class WrongAnswer:
     second: Answer
 
 
-def wrong_answers(exercise: Exercise, folder: Path = WRONG_ANSWERS) -> list[WrongAnswer]:
+def mistake_files(exercise: Exercise) -> list[Path]:
+    """The files of the known mistakes of an exercise."""
+    return sorted(WRONG_ANSWERS.glob(f"{exercise.id}__*.py"))
+
+
+def wrong_answers(exercise: Exercise) -> list[WrongAnswer]:
     """The known mistakes of an exercise, from tests/wrong_answers/<id>__<mistake>.py.
 
     Such a file has DIAGNOSIS, a string, and twice the function: under ``# --- first`` and ``# --- second``.
     """
     found = []
-    for path in sorted(folder.glob(f"{exercise.id}__*.py")):
+    for path in mistake_files(exercise):
         text = path.read_text(encoding="utf-8")
         for spelling in ("first", "second"):
             text = text.replace(f"# --- {spelling}\n", f"# --- ch00.{spelling}\n")
@@ -417,22 +422,20 @@ def wrong_answers(exercise: Exercise, folder: Path = WRONG_ANSWERS) -> list[Wron
 
 def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[list[str]]]]:
     """Name, diagnosis, fingerprint and first findings of every known mistake of an exercise."""
+    grader = grading.grader_path(exercise.file_name)
+    files = [Path(grading.__file__), grader, *mistake_files(exercise)]
 
-    def measure(package: Package) -> list[Any] | None:
-        outcome = run_cases(exercise, package)
-        if outcome.kind != "returned":
-            return None
-        return [outcome.value.fingerprint, [list(key) for key in outcome.value.signature]]
+    def measure() -> list[Any] | None:
+        known = wrong_answers(exercise)
+        packages = [assemble([wrong.first]) for wrong in known]
+        limit = exercise.time_limit * len(known)
+        outcome = runner.run(grading.grade_each, packages, grader, exercise.id, package=packages[0], limit=limit)
+        verdicts = outcome.value or []
+        return [[w.name, w.diagnosis, v.fingerprint, v.signature] for w, v in zip(known, verdicts)] or None
 
-    kit = Path(grading.__file__).read_text(encoding="utf-8")
-    grader = grading.grader_path(exercise.file_name).read_text(encoding="utf-8")
-    found = []
-    for wrong in wrong_answers(exercise):
-        package = assemble([wrong.first])
-        stamp = package.name + kit + grader
-        value = _cached(f"signature-{exercise.id}-{wrong.name}", stamp, lambda p=package: measure(p))  # type: ignore[misc]
-        found.append((wrong.name, wrong.diagnosis, *(value or ("", []))))
-    return found
+    stamp = repr([assemble().name, *(path.read_text(encoding="utf-8") for path in files)])
+    found = _cached(f"mistakes-{exercise.id}", stamp, measure) if files[2:] else None
+    return [(name, says, print_, [list(key) for key in keys]) for name, says, print_, keys in found or []]
 
 
 def diagnose(exercise: Exercise, verdict: Verdict) -> tuple[str, str]:

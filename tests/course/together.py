@@ -43,4 +43,6 @@ class Together:
     def __call__(self, function, *args, package, **options):
         if function is grading.grade and package.name in self.outcomes:
             return copy.deepcopy(self.outcomes[package.name])
+        if function is grading.grade_each and all(one.name in self.outcomes for one in args[0]):
+            return runner.Outcome("returned", [self.outcomes[one.name].value for one in args[0]])
         return self.run(function, *args, package=package, **options)

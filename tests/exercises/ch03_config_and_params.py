@@ -51,14 +51,14 @@ def is_error(got):
 def check_calls(check: Check, function, calls, expected, says):
     """`calls` are pairs of arguments and keyword arguments; `expected` is a kind of error, or gives what comes back.
 
-    `says(value, got, wanted)` is what a wrong outcome means.
+    `says(value, got, wanted, **kwargs)` is what a wrong outcome means.
     """
     for args, kwargs in calls:
         text = ", ".join([*map(shown, args), *(f"{name}={shown(value)}" for name, value in kwargs.items())])
         check.step(f"{function.__name__}({text})")
         result = attempt(check, function, *args, **kwargs)[0]
         wanted = expected(args[1]) if callable(expected) else Said(expected)
-        means = lambda got, value=args[1], wanted=wanted: says(value, got, wanted)  # noqa: E731
+        means = lambda got, value=args[1], wanted=wanted, kwargs=kwargs: says(value, got, wanted, **kwargs)  # noqa: E731
         check.equal(f"what {function.__name__}({text}) comes to", result, wanted, says=means)
 
 
@@ -77,7 +77,7 @@ def as_float(value):
     return described(float(value))
 
 
-def wrong_float(value, got, wanted):
+def wrong_float(value, got, wanted, minimum=0.0, maximum=math.inf):
     """What a wrong outcome of check_float means."""
     it = shown(value)
     if got == "None, of type NoneType":
@@ -102,6 +102,8 @@ def wrong_float(value, got, wanted):
             )
         return f"{it} is refused, but with {got}: it is a number, only one that is not accepted, so ValueError."
     if is_error(wanted):
+        if isinstance(value, numbers.Real) and 0 == maximum < value and same_number(number_in(got), value):
+            return f"{it} passes, though the range is from {minimum} to {maximum}. 0 is a limit like any other."
         return passed_float(value, got)
     if is_error(got):
         return refused_float(value, got)
@@ -122,12 +124,12 @@ def passed_float(value, got):
     it = shown(value)
     if type(value) is int and abs(value) > 10**308:
         return f"{it} is larger than any float. It is refused like any number that is out of range, and not replaced."
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return (
             f"{it} passes. To Python it is a number, and an int even; but temperature=True is a mistake "
             "of whoever wrote it."
         )
-    if isinstance(value, str):
+    if isinstance(value, str | bytes):
         return (
             f"The text {it} passes: float() reads numbers out of texts. Whether it is a number has "
             "to be asked before it is converted."
@@ -143,13 +145,18 @@ def passed_float(value, got):
             "in it; it needs a question of its own."
         )
     if isinstance(value, numbers.Real):
-        if same_number(got.rpartition(", of type ")[0], value):
+        if same_number(number_in(got), value):
             return f"{it} is outside of the range, and passes. Both minimum and maximum have to be looked at."
         return (
             f"{it} is outside of the range, and another number comes back. A value that cannot be "
             "right is refused, not moved."
         )
     return f"{it} is no number, and is not refused."
+
+
+def number_in(got):
+    """The value in the description of one."""
+    return got.rpartition(", of type ")[0]
 
 
 def same_number(text, value):
@@ -163,6 +170,11 @@ def same_number(text, value):
 def refused_float(value, got):
     """It was refused, and should have been accepted."""
     it = shown(value)
+    if type(value) is int and abs(value) > 2**60:
+        return (
+            f"{it} is refused. It is a large integer, but floats reach up to 1.8e308, and no smaller limit holds here: "
+            "neither integers of Python nor floats end at 2**63."
+        )
     if type(value) is int:
         end = "" if got == "TypeError" else " Does it stand on an end of the range? Both ends belong to it."
         return f"{it} is refused. An integer is a number, too: temperature=0 is what people write.{end}"
@@ -196,6 +208,37 @@ def the_ends_of_the_range(engine, check):
     check_calls(check, function, floats([-1e-9, -3, -1e308]), "ValueError", wrong_float)
     check_calls(check, function, floats([1.0000001, 2, 1e308], maximum=1.0), "ValueError", wrong_float)
     check_calls(check, function, floats([1.9, 3.1], minimum=2.0, maximum=3.0), "ValueError", wrong_float)
+
+
+@case("ch03.check_float")
+def a_limit_of_zero(engine, check):
+    """The largest number that is accepted is 0; or the smallest; or it is the only one."""
+    function = check_float_of(engine)
+    for range_ in ({"minimum": -2.0, "maximum": 0.0}, {"minimum": -2, "maximum": 0}):
+        check_calls(check, function, floats([-2.0, -0.5, 0.0, 0], **range_), as_float, wrong_float)
+        check_calls(check, function, floats([0.5, 1e-9, 3, -2.5], **range_), "ValueError", wrong_float)
+    check_calls(check, function, floats([0, 0.0], minimum=0, maximum=0), as_float, wrong_float)
+    check_calls(check, function, floats([1, -1, 1e-300, -1e-300], minimum=0, maximum=0), "ValueError", wrong_float)
+
+
+@case("ch03.check_float")
+def limits_without_an_end(engine, check):
+    """Any finite number is accepted; or any that is not above 5."""
+    function = check_float_of(engine)
+    check_calls(check, function, floats([-1e308, 1e308, -7, 0], minimum=-math.inf), as_float, wrong_float)
+    check_calls(check, function, floats([-1e308, 5], minimum=-math.inf, maximum=5), as_float, wrong_float)
+    others = floats([math.inf, -math.inf, math.nan], minimum=-math.inf)
+    check_calls(check, function, [*others, *floats([5.5, -math.inf], minimum=-math.inf, maximum=5)],
+                "ValueError", wrong_float)  # fmt: skip
+
+
+@case("ch03.check_float")
+def large_integers(engine, check):
+    """Integers that are larger than those of 64 bits, and smaller than the largest float."""
+    function = check_float_of(engine)
+    check_calls(check, function, floats([2**53, 2**63, 2**64, 10**30, 10**300]), as_float, wrong_float)
+    check_calls(check, function, floats([-(2**63) - 1, -(10**300)], minimum=-1e308), as_float, wrong_float)
+    check_calls(check, function, floats([2**63, 10**300], maximum=1.0), "ValueError", wrong_float)
 
 
 @case("ch03.check_float")
@@ -233,34 +276,49 @@ def numbers_of_other_libraries(engine, check):
 
 @case("ch03.check_float")
 def true_is_no_number(engine, check):
-    """Somebody wrote temperature=True."""
-    check_calls(check, check_float_of(engine), floats([True, False]), "TypeError", wrong_float)
+    """Somebody wrote temperature=True, or passed on what a comparison in NumPy gave."""
+    check_calls(check, check_float_of(engine), floats([True, False, np.bool_(True)]), "TypeError", wrong_float)
 
 
 @case("ch03.check_float")
 def what_is_no_number(engine, check):
     """Texts, also those that look like a number, and other things."""
-    check_calls(check, check_float_of(engine), floats(["0.5", "hot", "", None, [0.5], 1j]), "TypeError", wrong_float)
+    check_calls(
+        check, check_float_of(engine), floats(["0.5", "hot", "", b"0.5", None, [0.5], 1j]), "TypeError", wrong_float
+    )
+
+
+@case("ch03.check_float")
+def the_same_value_again(engine, check):
+    """One value for several arguments, each with its own range: what was found before says nothing."""
+    function = check_float_of(engine)
+    for _ in range(2):
+        check_calls(check, function, floats([2.0], maximum=2.0), as_float, wrong_float)
+        check_calls(check, function, floats([2.0], maximum=1.0), "ValueError", wrong_float)
+        check_calls(check, function, floats([2.0]), as_float, wrong_float)
 
 
 @case("ch03.check_float")
 def what_these_messages_say(engine, check):
     """Whoever reads the error has to find the argument and the value in it."""
     function = check_float_of(engine)
-    for value in (-7.25, 8.5, math.nan, "warm", 10**400, 2 + 5j):
-        check.step(f"check_float('top_p', {shown(value)}, maximum=1.0)")
-        message = attempt(check, function, "top_p", value, maximum=1.0)[1]
+    for value in (-7.25, 8.5, 1.2345678, -0.001, math.nan, math.inf, "warm", 10**400, True, 2 + 5j):
+        name = "patience" if isinstance(value, float) and value != 8.5 else "top_p"
+        check.step(f"check_float({name!r}, {shown(value)}, maximum=1.0)")
+        message = attempt(check, function, name, value, maximum=1.0)[1]
         nothing = "" if message else " This one has no message."
         quotes = (
             (" A text stands there with its quotes, as repr writes it: {value!r} in an f-string.")
             if value == "warm"
             else ""
         )
+        if isinstance(value, float) and any(f"{value:{kind}}" in message for kind in (".1f", ".2f", "g", ".2e")):
+            quotes = " It stands there rounded, or in another format; it is to be read as it was given."
         own = (
             "The message does not name the argument. If it is not one of your own, Python has raised "
             f"it at a step that cannot take {shown(value)}.{nothing}"
         )
-        check.true("the message names the argument, top_p", "top_p" in message, says=own)
+        check.true(f"the message names the argument, {name}", name in message, says=own)
         says = f"The message does not show what was given, {shown(value)}.{quotes}{nothing}"
         check.true(f"the message shows the value, {shown(value)}", repr(value) in message, says=says)
 
@@ -284,6 +342,8 @@ FORMULAS = {
     "the share were one of what is left, not of the whole memory": lambda t, i, a, u, b: (t - i - a) * u / b,
     "the share were one of what is not in use, not of the whole memory": lambda t, i, a, u, b: ((t - i) * u - a) / b,
     "the activations came out before the share is taken": lambda t, i, a, u, b: ((t - a) * u - i) / b,
+    "the share were rounded down to whole percent": lambda t, i, a, u, b: (t * (int(u * 100) / 100) - i - a) / b,
+    "the share were rounded to whole percent": lambda t, i, a, u, b: (t * (round(u * 100) / 100) - i - a) / b,
     "all of the memory might be filled": lambda t, i, a, u, b: (t - i - a) / b,
     "the activations were added": lambda t, i, a, u, b: (t * u - i + a) / b,
     "the bytes in use were added": lambda t, i, a, u, b: (t * u + i - a) / b,
@@ -388,6 +448,22 @@ def to_the_byte(engine, check):
 
 
 @case("ch03.num_blocks_that_fit")
+def any_share(engine, check):
+    """Shares that are no whole percent, and very small ones."""
+    for utilization in (0.905, 0.295, 0.9995, 0.0625, 0.004):
+        check_fit(engine, check, 1_000_003, 0, 0, utilization, 7)
+        check_fit(engine, check, 1_000_003, 1_700, 700, utilization, 7)
+
+
+@case("ch03.num_blocks_that_fit")
+def nearly_full(engine, check):
+    """Large devices on which only some bytes are left: numbers that floats of 32 bits, or whole MB, cannot tell."""
+    for total in (24 * 2**30 - 1, 80 * 10**9 + 7):
+        for left in (99, 15, 14, 13, 7, 6, 0):
+            check_fit(engine, check, total, total - 5_000_000 - left, 5_000_000, 1.0, 7)
+
+
+@case("ch03.num_blocks_that_fit")
 def nothing_fits(engine, check):
     """Too little is left, or the limit is passed already before the first block."""
     for arguments in [(1000, 950, 0, 1.0, 100), (1000, 600, 0, 0.5, 10), (1000, 500, 300, 0.75, 10), (80, 0, 0, 1, 81)]:
@@ -398,8 +474,8 @@ def nothing_fits(engine, check):
 def as_packing_by_hand(engine, check):
     """Devices of 8, 24 and 80 GB with weights, steps and blocks of many sizes; the answer is packed block by block."""
     rng = random.Random(3)
-    for total in (8 * 10**9, 24 * 10**9, 80 * 10**9):
-        for utilization in (0.5, 0.75, 0.9, 0.95):
+    for total in (8 * 10**9, 24 * 2**30 - 70_123_457, 80 * 10**9):
+        for utilization in (0.5, 0.75, 0.9, 0.9537):
             in_use, activations = rng.randrange(total // 2), rng.randrange(total // 8)
             check_fit(engine, check, total, in_use, activations, utilization, rng.randrange(10**7, 10**8))
 
@@ -484,6 +560,37 @@ def only_the_block(engine, check):
     """Blocks are huge. What is left is enough for some tokens, but not for that many."""
     check_help(engine, check, 1000, 500, 0, 1.0, 800, 16)
     check_help(engine, check, 1000, 300, 100, 1.0, 6400, 64)
+
+
+@case("ch03.what_would_help")
+def to_the_byte_again(engine, check):
+    """What an option gives is just enough, to the byte; or it is a single byte short."""
+    for in_use in (936, 937):
+        check_help(engine, check, 1000, in_use, 10, 1.0, 64, 16)  # 64 bytes, or 63, without activations
+    for in_use in (436, 437):
+        check_help(engine, check, 1000, in_use, 1, 0.5, 64, 16)  # the same under a limit of one half
+    for in_use in (930, 931):
+        check_help(engine, check, 1000, in_use, 6, 0.75, 64, 16)  # 64 bytes, or 63, if all may be filled
+    for in_use in (996, 997):
+        check_help(engine, check, 1000, in_use, 0, 1.0, 64, 16)  # a block of one token, or a byte less
+    for in_use in (489, 490):
+        check_help(engine, check, 1000, in_use, 6, 0.5, 80, 16)  # the same with activations under a limit
+    check_help(engine, check, 1000, 936, 0, 0.9, 64, 1)  # blocks of one token cannot be smaller
+    check_help(engine, check, 1000, 960, 0, 1.0, 2560, 256)  # a block of one token takes 10 of the 40 bytes
+    check_help(engine, check, 1_000_000, 999_936, 400_000, 1.0, 64, 16)  # as many as a block takes, without a step
+
+
+@case("ch03.what_would_help")
+def two_engines(engine, check):
+    """One engine is asked about, then another one. The first answer is still what it was."""
+    function = engine.get("labs:what_would_help")
+    first, other = (1000, 510, 20, 0.5, 64, 16), (1000, 1200, 0, 0.9, 64, 16)
+    check.step(f"what_would_help{first}, then what_would_help{other}")
+    found = function(*first)
+    function(*other)
+    says = "The list that came back first has changed since: each call is to make a list of its own."
+    check.equal("the first answer", found, helping(*first), says=says if found != helping(*first) else None)
+    check.equal("what comes when the first is asked again", function(*first), helping(*first), says=says)
 
 
 @case("ch03.what_would_help")
@@ -630,6 +737,13 @@ def all_of_them(engine, check):
     for lengths in ([], [5], [5, 40, 16]):
         check_count(engine, check, lengths, 100, 16, 100)
     check_count(engine, check, [5, 40, 16], 5, 16, 3)
+
+
+@case("ch03.how_many_fit")
+def blocks_of_one_token(engine, check):
+    """A block holds a single token: nothing is ever wasted."""
+    for num_blocks in (9, 10, 11):
+        check_count(engine, check, [3, 1, 4, 2, 1], num_blocks, 1, 100)
 
 
 @case("ch03.how_many_fit")

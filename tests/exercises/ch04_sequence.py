@@ -128,10 +128,13 @@ def asked_without_parentheses(engine, check):
     observe_num_blocks(check, seq, 3)
 
 
+SIZES = [(1, (1, 2, 9)), (3, (2, 3, 4, 30, 31)), (256, (1, 255, 256, 257, 2560, 2561)), (4096, (1, 4096, 4097, 40961))]
+
+
 @case("ch04.num_blocks")
 def other_block_sizes(engine, check):
-    """Blocks of one token, of three, of 256."""
-    for block_size, lengths in [(1, (1, 2, 9)), (3, (2, 3, 4, 30, 31)), (256, (1, 255, 256, 257, 2560, 2561))]:
+    """Blocks of one token, of three, of 256, of 4096."""
+    for block_size, lengths in SIZES:
         for num_tokens in lengths:
             seq = make(engine, range(num_tokens), block_size)
             expected = len(boxes(range(num_tokens), block_size))
@@ -165,7 +168,7 @@ def after_a_preemption_with_an_answer(engine, check):
     """Six prompt tokens and five generated ones; it has lost its blocks, and nothing is cached."""
     seq = make(engine, range(6), status=status(engine, "WAITING"))
     generate(seq, [90, 91, 92, 93, 94])
-    for cached, scheduled in ((0, 0), (0, 7), (8, 3)):
+    for cached, scheduled in ((0, 0), (0, 7), (4, 3), (7, 4)):
         seq.num_cached_tokens, seq.num_scheduled_tokens = cached, scheduled
         check.step(f"{cached} tokens are cached, {scheduled} scheduled")
         observe_num_blocks(check, seq, 3, f"num_blocks with {cached} cached and {scheduled} scheduled")
@@ -310,11 +313,12 @@ def together_they_are_the_tokens(engine, check):
                 blocks[0].append(-5)
             says = "What comes back is the sequence's own list: whoever changes it changes the sequence."
             check.equal("its tokens afterwards", seq.token_ids, list(range(num_tokens)), says=says)
+            says = "The list that came back before was changed by its owner, and now it comes back again."
+            check.equal("the first block, asked again", outcome(seq, 0), f"returned {dealt[0]!r}", says=says)
 
 
 # append_token
 
-REST = ("num_prompt_tokens", "num_cached_tokens", "num_scheduled_tokens", "block_table", "finish_reason", "stop_reason")
 REST_SAYS = {
     "num_prompt_tokens": "The prompt has grown. A generated token is no part of it.",
     "num_cached_tokens": (
@@ -327,7 +331,27 @@ REST_SAYS = {
     "finish_reason": "The sequence was ended. Whether it ends is for the scheduler to say.",
     "stop_reason": "The sequence was ended. Whether it ends is for the scheduler to say.",
     "status": "The status was changed. The scheduler does that.",
+    "block_hashes": "The hashes were changed. Full blocks keep them; the block manager computes those of new ones.",
+    "num_prefix_hit_tokens": "What was found in the cache when it was admitted is written down, and stays so.",
 }
+
+
+def rest_of(seq) -> dict[str, str]:
+    """All attributes but those that tell of the tokens, as texts."""
+    return {
+        name: repr(value) for name, value in vars(seq).items() if name not in ("token_ids", "last_token", "num_tokens")
+    }
+
+
+def append(check: Check, seq, token_id) -> None:
+    """Append a token, and look at all that this must not change."""
+    before = rest_of(seq)
+    seq.append_token(token_id)
+    after = rest_of(seq)
+    for name, value in before.items():
+        says = REST_SAYS.get(name, f"{name} was changed. Three attributes tell of the tokens, and only they change.")
+        check.equal(name, after.get(name), value, says=says)
+    check.equal("attributes that it had not before", sorted(set(after) - set(before)), [])
 
 
 def wrong_tokens(before, token_id):
@@ -348,6 +372,8 @@ def wrong_tokens(before, token_id):
             return "The token has taken the place of the one before it."
         if isinstance(got, list) and got and isinstance(got[-1], list):
             return "A list was appended, not the token in it."
+        if isinstance(got, list) and sorted(got) == sorted([*before, token_id]):
+            return "The token was put in between others; it comes last, behind all that were there."
         return None
 
     return says
@@ -357,14 +383,9 @@ def observe_appended(check: Check, seq, before, token_id) -> None:
     """The three attributes that tell of the tokens, after one was appended."""
     count = len(before) + 1
     check.equal("token_ids", seq.token_ids, [*before, token_id], says=wrong_tokens(before, token_id))
-    last = {
-        before[-1]: (
-            "last_token is still the one before. Three attributes tell of the tokens, and this one was "
-            "not changed, or too early."
-        )
-    }
-    other = f"last_token is the token that was appended, {token_id}: the id itself, not its place."
-    check.equal("last_token", seq.last_token, token_id, says=lambda got: last.get(got, other))
+    early = "last_token is still the one before. It was not changed, or too early."
+    other = f"last_token is the token that was appended, {token_id}: the id itself, not its place, and no list."
+    check.equal("last_token", seq.last_token, token_id, says=lambda got: early if got == before[-1] else other)
     fewer = {
         1: "num_tokens is 1 now. It grows by one: += 1 adds one, =+ 1 sets it to one.",
         count - 1: "num_tokens is what it was, but there is one token more. It is stored, so nobody counts for you.",
@@ -390,7 +411,7 @@ def an_answer_of_nine(engine, check):
     seq, answer = make(engine, range(5)), []
     for token_id in (50, 51, 51, 0, 7, 50, 3, 3, 3):
         check.step(f"append_token({token_id})")
-        seq.append_token(token_id)
+        append(check, seq, token_id)
         observe_appended(check, seq, [*range(5), *answer], token_id)
         answer.append(token_id)
         check.equal("num_blocks", seq.num_blocks, len(boxes([*range(5), *answer], 4)))
@@ -404,14 +425,9 @@ def the_rest_stays(engine, check):
     """Nothing is computed, scheduled, allocated or ended by appending; other parts of the engine do that."""
     params = engine.get("sampling_params:SamplingParams")(max_tokens=1, stop_token_ids=[50])
     seq = make(engine, range(8), num_cached_tokens=6, num_scheduled_tokens=2, block_table=[4, 1])
-    seq.sampling_params = params
-    before = {name: repr(getattr(seq, name)) for name in REST} | {"status": seq.status.name}
+    seq.sampling_params, seq.block_hashes, seq.num_prefix_hit_tokens = params, [111, 222], 4
     check.step("6 tokens are computed, 2 are scheduled; the request stops at token 50. append_token(50)")
-    seq.append_token(50)
-    after = {name: repr(getattr(seq, name)) for name in REST} | {"status": seq.status.name}
-    for name, value in before.items():
-        check.equal(name, after[name], value, says=REST_SAYS[name])
-    check.equal("attributes that it had not before", sorted(set(vars(seq)) - set(vars(make(engine, [1])))), [])
+    append(check, seq, 50)
 
 
 @case("ch04.append_token")
@@ -458,6 +474,9 @@ NEEDED = ("seq_id", "num_tokens", "num_prompt_tokens", "num_cached_tokens", "num
           "block_size", "block_table")  # fmt: skip
 
 
+SPARED = ("token_ids", "block_hashes")
+
+
 def send(seq):
     """The sequence as a worker process gets it."""
     return pickle.loads(pickle.dumps(seq))
@@ -491,10 +510,17 @@ def observe_worker(check: Check, seq, what: str = "") -> None:
     tokens, start, count = list(seq.token_ids), seq.num_cached_tokens, seq.num_scheduled_tokens
     expected = {name: getattr(seq, name) for name in NEEDED}
     before = dict(vars(seq))
+    texts = {name: repr(value) for name, value in before.items()}
+    says = "What __getstate__ returns is no dictionary of the attributes, and pickle cannot make attributes of it."
+    check.step(f"the sequence is sent{what}", says=lambda error: says if error != "AttributeError" else None)
     copy = send(seq)
+    check.step("it has arrived")
     says = "Nothing arrives. What __getstate__ returns is all that is sent: a dictionary of the attributes."
     check.true(f"attributes arrive in the worker{what}", vars(copy), says=says)
-    lost = [name for name, value in before.items() if getattr(seq, name, None) is not value]
+    lost = [
+        name for name, value in before.items() if getattr(seq, name, None) is not value or repr(value) != texts[name]
+    ]
+    lost += sorted(set(vars(seq)) - set(before))
     check.equal(f"attributes of the sequence itself that sending has changed{what}", lost, [], says=says_changed)
     for name in NEEDED:
         got = getattr(copy, name, "is missing")
@@ -503,12 +529,24 @@ def observe_worker(check: Check, seq, what: str = "") -> None:
     lacks = sorted(set(before) - set(vars(copy)))
     says = "Attributes are left out. All of them are promised: what is not needed arrives as an empty list."
     check.equal(f"attributes that the worker's copy lacks{what}", lacks, [], says=says)
+    if len(tokens) - start == 1 and isinstance(getattr(copy, "token_ids", None), list):
+        says = (
+            "One token has no keys and values yet, and that is last_token: the list is not needed, and arrives empty. "
+            "Whether it is one of the prompt, and how many there are, does not matter."
+        )
+        check.equal(f"tokens that travel beside last_token{what}", len(copy.token_ids), 0, says=says)
     for name in ("token_ids", "block_hashes"):
         says = f"{name} arrives as something else than a list. What is not needed is an empty list there."
         check.true(f"{name} is a list in the worker{what}", isinstance(getattr(copy, name, None), list), says=says)
-    rest = [name for name in ("sampling_params", "status") if repr(getattr(copy, name, "")) != repr(getattr(seq, name))]
+    rest = [name for name in before if name not in SPARED and repr(getattr(copy, name, "")) != repr(getattr(seq, name))]
     says = "Only token_ids and block_hashes can be spared; everything else arrives as it is."
     check.equal(f"other attributes that are not the same in the worker{what}", rest, [], says=says)
+    if len(tokens) - start > 1:
+        says = (
+            "What arrives as token_ids are other tokens. The list is needed as a whole here, each token at its place."
+        )
+        is_whole = getattr(copy, "token_ids", None) in ([], tokens)  # that it is needed at all is said below
+        check.true(f"token_ids arrives as it is, or empty{what}", is_whole, says=says)
     try:
         found = copy.scheduled_token_ids
     except (AttributeError, TypeError) as error:
@@ -525,6 +563,9 @@ def a_decode_step(engine, check):
     seq.num_cached_tokens, seq.num_scheduled_tokens, seq.block_hashes = 20, 1, [7, 8, 9]
     check.step("20 tokens are cached, 1 is scheduled, status RUNNING")
     observe_worker(check, seq)
+    check.step("16 of its tokens came from the cache, and somebody has put an attribute of their own on it")
+    seq.num_prefix_hit_tokens, seq.stop_reason, seq.note = 16, "stop", {"priority": 3}
+    observe_worker(check, seq, ", with a note")
 
 
 @case("ch04.__getstate__")
@@ -533,6 +574,16 @@ def a_whole_prompt(engine, check):
     seq = make(engine, range(9), block_table=[3, 1, 4], status=status(engine, "RUNNING"), num_scheduled_tokens=9)
     check.step("0 tokens are cached, 9 are scheduled, status RUNNING")
     observe_worker(check, seq)
+
+
+@case("ch04.__getstate__")
+def one_token_is_left_of_a_prompt(engine, check):
+    """A prompt of a single token; one of nine of which eight come from the cache; and the end of one that was cut."""
+    for length, cached in ((1, 0), (9, 8), (2, 1)):
+        seq = make(engine, range(60, 60 + length), num_cached_tokens=cached, num_scheduled_tokens=1)
+        seq.status, seq.block_table = status(engine, "RUNNING"), [3, 1, 4][: len(boxes(range(length), 4))]
+        check.step(f"{cached} of {length} tokens are cached, 1 is scheduled, status RUNNING")
+        observe_worker(check, seq, f" ({cached} of {length} cached)")
 
 
 @case("ch04.__getstate__")

@@ -1,9 +1,25 @@
 """Grader of chapter 05. What is right is said by counting owners and by remembering what was put into blocks."""
 
+import json
+import os
 import random
+import subprocess
+import sys
 
 from exercises.kit import workloads
 from exercises.kit.grading import Check, Engine, case
+
+OTHERS = ("seq_id", "status", "token_ids", "last_token", "num_tokens", "num_prompt_tokens", "num_prefix_hit_tokens",
+          "block_size", "sampling_params", "finish_reason")  # fmt: skip
+APPEND_ASSERTS = (
+    "An assertion failed, though a block is needed here and one is free. What the other blocks hold does not matter: "
+    "a block has no hash before it is computed, and without prefix caching never."
+)
+
+
+def others_of(seq):
+    """What a block manager leaves alone of a sequence, as texts."""
+    return {name: repr(getattr(seq, name, "is missing")) for name in OTHERS}
 
 
 class Pool:
@@ -12,14 +28,15 @@ class Pool:
     def __init__(self, engine: Engine, check: Check, num_blocks: int, block_size: int = 4, caching: bool = True):
         self.manager = engine.get("engine.block_manager:BlockManager")(num_blocks, block_size, caching)
         self.sequence_class = engine.get("engine.sequence:Sequence")
-        self.check, self.block_size = check, block_size
+        self.check, self.block_size, self.caching = check, block_size, caching
         self.seqs: dict[str, object] = {}
         self.contents: dict[int, tuple[int, ...]] = {}  # block id -> all tokens up to the block's end
         self.hit = 0  # what the last sequence found in the cache
         self.expected_hit = 0  # what it should have found
         self.revived = 0  # free blocks among that
         self.last = "nothing has happened"
-        check.step(f"a pool of {num_blocks} free blocks for {block_size} tokens each")
+        off = "" if caching else "; prefix caching is off"
+        check.step(f"a pool of {num_blocks} free blocks for {block_size} tokens each{off}")
 
     def make(self, token_ids):
         return self.sequence_class(list(token_ids), block_size=self.block_size)
@@ -51,6 +68,13 @@ class Pool:
             self.compute(seq)
         return seq
 
+    def untouched(self, name, seq, before):
+        """What is none of the block manager's business is as it was; `before` is what `others_of` gave."""
+        now = others_of(seq)
+        wrong = [f"{key}: {value}, now {now.get(key)}" for key, value in before.items() if now.get(key) != value]
+        says = f"The block manager gives blocks and takes them. These are other attributes of {name}."
+        self.check.equal(f"attributes of {name} that have changed", wrong, [], says=says)
+
     def admit(self, name, seq):
         """Give blocks to a sequence, which may have come back after it was preempted."""
         self.expected_hit = self.num_cached(seq.token_ids)
@@ -59,7 +83,11 @@ class Pool:
         self.check.step(
             (f"    {name} is given blocks: {needed} of the {free} free ones"), says=self.refused(name, needed)
         )
+        before = others_of(seq)
         self.manager.allocate(seq)
+        self.untouched(name, seq, before)
+        if seq.num_prefix_hit_tokens is None:  # the scheduler writes it down when a sequence is first admitted
+            seq.num_prefix_hit_tokens = seq.num_cached_tokens
         self.seqs[name] = seq
         self.hit = seq.num_cached_tokens
         for block_id in seq.block_table[self.expected_hit // self.block_size :]:
@@ -86,17 +114,18 @@ class Pool:
         seq.num_scheduled_tokens = max(seq.num_tokens - seq.num_cached_tokens, 0)
         self.manager.hash_blocks(seq)
         seq.num_cached_tokens, seq.num_scheduled_tokens = seq.num_tokens, 0
-        for i, block_id in enumerate(seq.block_table[: seq.num_tokens // self.block_size]):
+        for i, block_id in enumerate(seq.block_table[: seq.num_tokens // self.block_size] if self.caching else ()):
             self.contents[block_id] = tuple(seq.token_ids[: (i + 1) * self.block_size])
 
     def append(self, name, token_id):
         """One token is generated; there is a place for it, and the next step computes it."""
         seq = self.seqs[name]
         seq.append_token(token_id)
-        before = list(seq.block_table)
+        before, others = list(seq.block_table), others_of(seq)
         self.last = f"may_append was called for {name}"
         self.check.step(f"{name} generates its token number {seq.num_tokens}", says=self.appending_raised(seq))
         self.manager.may_append(seq)
+        self.untouched(name, seq, others)
         needed = -(-seq.num_tokens // self.block_size)
         what = f"blocks for {seq.num_tokens} tokens, {self.block_size} in a block"
         self.check.equal(what, len(seq.block_table), needed, says=_appended(seq, len(before), needed))
@@ -110,8 +139,8 @@ class Pool:
         """What an error in may_append means here, where there is a place for the token."""
         if len(seq.block_table) >= -(-seq.num_tokens // self.block_size):
             text = "The token has a slot in the last block, so nothing is to be done, and there is nothing to refuse."
-            return {"RuntimeError": text}
-        return None
+            return dict.fromkeys(("RuntimeError", "AssertionError"), text)
+        return {"AssertionError": APPEND_ASSERTS}
 
     def free(self, name):
         """A sequence ends."""
@@ -119,7 +148,9 @@ class Pool:
         table = list(seq.block_table)
         self.check.step(f"{name} ends and gives blocks {table} back", says=_freeing_raised(seq))
         self.last = f"{name} gave its blocks {table} back"
+        before = others_of(seq)
         self.manager.deallocate(seq)
+        self.untouched(name, seq, before)
         return seq
 
     def owners(self):
@@ -317,7 +348,7 @@ def _table_says(pool, name, seq, shared, counts_before=None):
 def random_walk(engine, check, seed, num_steps=40):
     """Sequences come, grow and go at random. Generated tokens are all different, so that no block exists twice."""
     rng = random.Random(seed)
-    pool = Pool(engine, check, num_blocks=rng.randrange(6, 16), block_size=rng.choice([1, 2, 3, 4]))
+    pool = Pool(engine, check, rng.randrange(6, 16), rng.choice([1, 2, 3, 4]), caching=seed != 1)
     fresh = iter(range(1000, 10**6))
     for i in range(num_steps):
         kind = rng.random()
@@ -328,6 +359,7 @@ def random_walk(engine, check, seed, num_steps=40):
             answer = pool.manager.can_allocate(pool.make(token_ids))
             check.equal(f"can_allocate of {_tokens(token_ids)}", answer, needed <= free, says=_fits(needed, free))
             if needed <= free:
+                before = dict(pool.contents)
                 seq = pool.add(f"R{i}", token_ids, compute=False)
                 what = "num_cached_tokens right after allocate"
                 check.equal(what, pool.hit, pool.expected_hit, says=_hit_says(pool, f"R{i}", seq))
@@ -335,6 +367,12 @@ def random_walk(engine, check, seed, num_steps=40):
                 check.equal(
                     what, len(seq.block_table), -(-len(token_ids) // pool.block_size), says=_too_few(pool, f"R{i}", seq)
                 )
+                shared = seq.block_table[: pool.expected_hit // pool.block_size]
+                held = [before.get(block_id) for block_id in shared]
+                ends = [(i + 1) * pool.block_size for i in range(len(held))]
+                wanted = [tuple(token_ids[:end]) for end in ends]
+                says = f"R{i} begins with the blocks {shared}, which do not hold its first tokens, in this order."
+                check.true("the shared blocks hold its tokens, in their order", held == wanted, says=says)
                 pool.compute(seq)
         elif kind < 0.75:
             name = rng.choice(sorted(pool.seqs))
@@ -386,26 +424,33 @@ def _hash_type(name):
     return TYPES.get(name, f"{default} int(...) makes one of it." if "int" in name else default)
 
 
+HASHES_BYTES = (
+    "Something was given to a function that cannot take it; the last line above says what. xxhash takes bytes, no text "
+    "and no list: text.encode() makes bytes of a text, np.asarray(token_ids, np.int64).tobytes() of numbers."
+)
+
+
 def _hash_raised(token_ids, prefix):
     """What an error of compute_hash means here."""
+    wrong_type = {"TypeError": HASHES_BYTES}
     if prefix == -1 and max(token_ids) < 256:
         text = (
             "The first block has prefix -1, which means that there is "
             "none. A negative number cannot be written as bytes "
             "without a sign, and need not be: there is nothing before the first block."
         )
-        return {"OverflowError": text}
+        return wrong_type | {"OverflowError": text}
     if prefix >= 2**32 and max(token_ids) < 256:
         text = (
             "The prefix does not fit into the place that you give it. It "
             "is a number of 64 bits without a sign: it takes "
             "eight bytes, and may be too large for an np.int64, or for to_bytes with signed=True."
         )
-        return dict.fromkeys(("OverflowError", "error"), text)
+        return wrong_type | dict.fromkeys(("OverflowError", "error"), text)
     if prefix < 2**32 and max(token_ids) > 255:
         text = f"The token {max(token_ids)} does not fit into the bytes that you give a token. One byte holds 0 to 255."
-        return dict.fromkeys(("OverflowError", "ValueError", "error"), text)
-    return None
+        return wrong_type | dict.fromkeys(("OverflowError", "ValueError", "error"), text)
+    return wrong_type
 
 
 @case("ch05.compute_hash")
@@ -462,15 +507,24 @@ def different_tokens_differ(engine, check):
             "The last of sixteen tokens makes no difference: only a part of the block is hashed.",
         ),
         ([7] * 16, [*[7] * 7, 8, *[7] * 8], "The eighth of sixteen tokens makes no difference to your hash."),
+        (
+            [7] * 2048,
+            [*[7] * 999, 8, *[7] * 1048],
+            "A token in the middle of 2048 makes no difference. NumPy writes long arrays with ... in the middle.",
+        ),
         ([7] * 256, [*[7] * 255, 8], "The last of 256 tokens makes no difference: only a part of the block is hashed."),
     ]
     for one, other, says in pairs:
         check.step(f"the blocks {_tokens(one)} and {_tokens(other)}", says=_hash_raised(max(one, other, key=max), -1))
         what = f"{_tokens(one)} and {_tokens(other)} have different hashes"
-        if one == [7] * 16 or one == [7] * 256:
+        if len(one) >= 16:
             where = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
             what = f"blocks of {len(one)} tokens that differ in token number {where} have different hashes"
         check.true(what, compute_hash(one) != compute_hash(other), says=says)
+    check.step("blocks of two tokens, which differ in a single bit of the first")
+    got = len({compute_hash([5 ^ 1 << bit, 6]) for bit in range(31)})
+    says = "Some tokens that differ in one bit give the same hash, so a part of it gets lost. It has up to 31."
+    check.equal("how many different hashes 31 of them have", got, 31, says=says)
 
 
 @case("ch05.compute_hash")
@@ -535,6 +589,19 @@ def the_first_block(engine, check):
     check.true("prefix 0 is a hash like any other", compute_hash([5, 6, 7, 8], 0) != first, says=says)
 
 
+def _num_bits(values):
+    """How many bits of these numbers vary independently: the rank of their differences."""
+    first, *others = values
+    rows: dict[int, int] = {}  # by the highest bit
+    for value in others:
+        value = (value ^ first) & (2**64 - 1)
+        while value and value.bit_length() in rows:
+            value ^= rows[value.bit_length()]
+        if value:
+            rows[value.bit_length()] = value
+    return len(rows)
+
+
 @case("ch05.compute_hash")
 def thousands_of_blocks(engine, check):
     """Four thousand random blocks in chains of eight, and six thousand of two tokens each."""
@@ -550,11 +617,50 @@ def thousands_of_blocks(engine, check):
         "accident. xxhash mixes all bits; simple sums do not."
     )
     check.equal("how many different hashes", len(seen), 4000, says=says)
-    says = "All hashes are below 2**32: this is a hash of 32 bits, and 64 are asked for."
-    check.true("the upper half of the 64 bits is used", max(seen) >= 2**32, says=says)
+    says = (
+        "64 bits are asked for, and here are fewer: the others are always the same, or copies of these. Is this a "
+        "hash of 32 bits?"
+    )
+    check.true("nearly all of the 64 bits say something of their own", _num_bits(seen) >= 60, says=says)
     small = {compute_hash([first, second]) for first in range(3) for second in range(2000)}
     says = "Blocks of small numbers have the same hash far more often than by accident. xxhash mixes all bits."
     check.equal("how many different hashes the blocks [0, 0] to [2, 1999] have", len(small), 6000, says=says)
+
+
+# Prints hashes. The package around the module is not run: it would load all of the engine.
+ELSEWHERE = """
+import importlib, json, sys, types
+name, folder = sys.argv[1:]
+for package, path in ((name, folder), (name + ".engine", folder + "/engine")):
+    sys.modules[package] = types.ModuleType(package)
+    sys.modules[package].__path__ = [path]
+compute_hash = importlib.import_module(name + ".engine.block_manager").BlockManager.compute_hash
+print(json.dumps([compute_hash(tokens, prefix) for tokens, prefix in json.load(sys.stdin)]))
+"""
+
+
+@case("ch05.compute_hash")
+def in_another_process(engine, check):
+    """Another process of the same engine hashes the same blocks, in a Python that was started anew."""
+    package, blocks = engine.package, [([1, 2, 3, 4], -1), ([5, 6, 7, 8], 77), ([0], 0), ([151_935] * 16, 2**64 - 1)]
+    compute_hash = engine.get("engine.block_manager:BlockManager").compute_hash
+    here = [compute_hash(token_ids, prefix) for token_ids, prefix in blocks]
+    check.step("a new Python is started, and asked for the hashes of four blocks")
+    # Texts have another hash in each process of Python, unless it is told with which number to begin.
+    salt = {"PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"}
+    command = [sys.executable, "-c", ELSEWHERE, package.name, str(package.folder)]
+    run = subprocess.run(command, input=json.dumps(blocks), capture_output=True, text=True, env=os.environ | salt)
+    try:
+        there = json.loads(run.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        error = run.stderr.strip().rpartition("\n")[2]
+        check.equal("what it says", error, "four hashes", says=f"There it ends with an error: {error}")
+        return
+    says = (
+        "It gives another hash there, so what one process has cached another one does not find. Does it depend on "
+        "hash() of a text or of bytes, which begins with another number in each process, on id(), or on chance?"
+    )
+    check.true("it gives the same hashes", there == here, says=says)
 
 
 # can_allocate
@@ -607,6 +713,53 @@ def shared_with_somebody_running(engine, check):
         check.step(story, says=ANSWERS)
         answer = pool.manager.can_allocate(pool.make(token_ids))
         check.equal(f"can_allocate for B with {8 + extra} tokens", answer, expected, says=_fits(1 + (extra > 4), 1))
+
+
+@case("ch05.can_allocate")
+def many_blocks_are_shared(engine, check):
+    """A is running with seventeen tokens. B begins with sixteen of them, and shares four blocks."""
+    for num_blocks, free in [(6, 1), (7, 2)]:
+        pool = Pool(engine, check, num_blocks)
+        pool.add("A", range(17))
+        for extra in (4, 5):
+            check.step(f"B would have 16 tokens of A and {extra} of its own", says=ANSWERS)
+            answer, needed = (
+                pool.manager.can_allocate(pool.make([*range(16), *range(100, 100 + extra)])),
+                1 + extra // 5,
+            )
+            what = f"can_allocate for B with {extra} tokens of its own and {free} free blocks"
+            check.equal(what, answer, needed <= free, says=_fits(needed, free))
+
+
+@case("ch05.can_allocate")
+def the_same_question_later(engine, check):
+    """B asks twice, and each time one block is free. But what B begins with has meanwhile become the free one."""
+    pool = Pool(engine, check, num_blocks=3)
+    pool.add("A", range(5))
+    seq = pool.make([*range(4), 50])
+    check.step("B would share A's first block, and needs one more")
+    check.equal("can_allocate, while A runs", pool.manager.can_allocate(seq), True, says=_fits(1, 1))
+    pool.free("A")
+    pool.add("C", range(60, 65))
+    check.step("the first block of A is free now, and the only one: B would revive it, and needs one more")
+    check.equal("can_allocate, when A has ended", pool.manager.can_allocate(seq), False, says=_fits(2, 1))
+
+
+@case("ch05.can_allocate")
+def a_free_block_and_then_a_used_one(engine, check):
+    """A and B have begun alike, each with a block of its own, and B went on. A's block is free."""
+    pool = Pool(engine, check, num_blocks=5)
+    pool.add("A", range(4))
+    pool.add("B", range(4))
+    for token_id in range(100, 105):
+        pool.append("B", token_id)
+    pool.free("A")
+    check.step("C would have eight tokens as B, and one more: the first block is A's, the second one B's")
+    answer = pool.manager.can_allocate(pool.make([*range(4), *range(100, 104), 200]))
+    check.equal("can_allocate for C", answer, True, says=_fits(2, 2))
+    pool.add("D", [70])
+    answer = pool.manager.can_allocate(pool.make([*range(4), *range(100, 104), 200]))
+    check.equal("can_allocate for C, when one block less is free", answer, False, says=_fits(2, 1))
 
 
 @case("ch05.can_allocate")
@@ -670,19 +823,27 @@ def one_that_was_preempted(engine, check):
 
 @case("ch05.can_allocate")
 def only_asks(engine, check):
-    """Asking changes nothing."""
+    """Asking changes nothing: not when blocks are shared with A, which runs, nor when A has ended."""
     pool = Pool(engine, check, num_blocks=6)
     pool.add("A", range(10))
-    seq = pool.make(range(12))
-    free = list(pool.manager.free_block_ids)
-    pool.last = "can_allocate was asked"
-    check.step("can_allocate is asked for a sequence of 12 tokens")
-    pool.manager.can_allocate(seq)
-    pool.observe()
-    says = "can_allocate gave the sequence blocks. It should only say whether there are enough."
-    check.equal("the blocks of the sequence", list(seq.block_table), [], says=says)
-    says = "Asking has changed the order of the free blocks: some were taken and given back."
-    check.equal("the free blocks in their order", list(pool.manager.free_block_ids), free, says=says)
+    for often in ("while A runs", "after A and then C have ended"):
+        seq = pool.make(range(12))
+        free, others = list(pool.manager.free_block_ids), others_of(seq)
+        pool.last = "can_allocate was asked"
+        check.step(f"can_allocate is asked for a sequence of 12 tokens, {often}")
+        pool.manager.can_allocate(seq)
+        pool.observe()
+        says = "can_allocate gave the sequence blocks. It should only say whether there are enough."
+        check.equal("the blocks of the sequence", list(seq.block_table), [], says=says)
+        says = "can_allocate has changed num_cached_tokens; it only says whether there are enough blocks."
+        check.equal("num_cached_tokens of the sequence", seq.num_cached_tokens, 0, says=says)
+        pool.untouched("the sequence", seq, others)
+        says = "Asking has changed the order of the free blocks: some were taken and given back, or moved."
+        check.equal("the free blocks in their order", list(pool.manager.free_block_ids), free, says=says)
+        if "A" in pool.seqs:
+            pool.add("C", [50])
+            pool.free("A")
+            pool.free("C")
 
 
 @case("ch05.can_allocate")
@@ -894,6 +1055,9 @@ def refuses_before_it_changes_anything(engine, check):
     pool.free("C")
     _is_refused(pool, "B", pool.make([*range(8), *range(50, 64)]), "B needs four new blocks, and three are free")
     _is_refused(pool, "A", first, "A has its blocks already")
+    pool = Pool(engine, check, num_blocks=6)
+    first = pool.add("A", range(10), compute=False)
+    _is_refused(pool, "A", first, "A has its blocks already, and nothing of it is computed")
 
 
 @case("ch05.allocate")
@@ -952,6 +1116,30 @@ def a_new_block_was_cached(engine, check):
         "prompt. A block that is handed out forgets what it held."
     )
     check.equal("blocks found for it in the cache", found, [], says=says)
+
+
+@case("ch05.allocate")
+def the_content_is_in_two_blocks(engine, check):
+    """B computed what A has in its second block once more. B has ended, and C is given B's copy. A still runs."""
+    pool = Pool(engine, check, num_blocks=4)
+    pool.add("A", range(8))
+    pool.add("B", range(8))
+    pool.free("B")
+    pool.add("C", range(50, 56))
+    check.step("A's prompt comes again, and one token more")
+    found = list(pool.manager.find_cached_blocks(pool.make(range(9))))
+    says = "C was given a copy of A's second block, and A's own cannot be found any more, although it is untouched."
+    check.equal("blocks found for it in the cache", found, [0, 1], says=says)
+
+
+@case("ch05.allocate")
+def four_blocks_are_shared(engine, check):
+    """A is running with eighteen tokens, and C with others that begin alike. B shares four blocks."""
+    pool = Pool(engine, check, num_blocks=9)
+    pool.add("C", range(5))
+    pool.add("A", range(18))
+    _share_with(pool, "B", [*range(16), 90], [0, 2, 3, 4], "B arrives: sixteen tokens as in A, then one other")
+    _share_with(pool, "D", [*range(16), 91], [0, 2, 3, 4], "D arrives, with the same sixteen tokens")
 
 
 @case("ch05.allocate")
@@ -1109,6 +1297,25 @@ def freed_blocks_are_the_cache(engine, check):
 
 
 @case("ch05.deallocate")
+def a_copy_keeps_its_hash_too(engine, check):
+    """B computed what A has in its second block once more. B ends, then A."""
+    pool = Pool(engine, check, num_blocks=4)
+    pool.add("A", range(8))
+    pool.add("B", range(8))
+    before = [(block.hash, list(block.token_ids)) for block in pool.manager.blocks]
+    says = (
+        "A freed block has forgotten what it holds. It keeps its hash and its tokens; who takes the block wipes them."
+    )
+    for name in ("B", "A"):
+        pool.free(name)
+        after = [(block.hash, list(block.token_ids)) for block in pool.manager.blocks]
+        check.true(f"all blocks hold what they held before {name} ended", after == before, says=says)
+        pool.observe()
+    found = list(pool.manager.find_cached_blocks(pool.make(range(9))))
+    check.equal("what the cache finds of A's prompt", found, [0, 1], says=says)
+
+
+@case("ch05.deallocate")
 def shared_and_own(engine, check):
     """A and B share their first block, then each has its own. B goes first, then A; C comes with A's prompt."""
     pool = Pool(engine, check, num_blocks=7)
@@ -1156,7 +1363,7 @@ def called_twice(engine, check):
     seq = pool.add("A", range(8))
     seq.append_token(100)
     for often in ("once", "twice"):
-        check.step(f"may_append is called for the ninth token, {often}")
+        check.step(f"may_append is called for the ninth token, {often}", says=pool.appending_raised(seq))
         pool.manager.may_append(seq)
         says = {
             4: "Asked a second time for the same token, you give a second "
@@ -1266,6 +1473,16 @@ def no_block_is_left(engine, check):
         return f"The fifth token needs a block, and none is free. That is a RuntimeError; may_append raised {got}."
 
     check.equal("what may_append raises", raised, "RuntimeError", says=say)
+
+
+@case("ch05.may_append")
+def no_block_has_a_hash(engine, check):
+    """Prefix caching is off, so no block has a hash, also when it is full. A has six tokens and grows to fourteen."""
+    pool = Pool(engine, check, num_blocks=6, caching=False)
+    pool.add("A", range(6))
+    for token_id in range(100, 108):
+        pool.append("A", token_id)
+        pool.observe()
 
 
 @case("ch05.may_append")

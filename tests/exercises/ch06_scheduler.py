@@ -19,7 +19,15 @@ class Desk:
     """A scheduler with its requests A, B, C, ..., driven as the engine drives it; tokens are made up."""
 
     def __init__(
-        self, engine: Engine, check: Check, num_blocks=40, block_size=4, budget=64, max_num_seqs=8, longest=64
+        self,
+        engine: Engine,
+        check: Check,
+        num_blocks=40,
+        block_size=4,
+        budget=64,
+        max_num_seqs=8,
+        longest=64,
+        caching=True,
     ):
         longest = min(longest, num_blocks * block_size)
         config = SimpleNamespace(
@@ -29,7 +37,7 @@ class Desk:
             max_num_batched_tokens=budget,
             max_num_seqs=max_num_seqs,
             max_model_len=longest,
-            enable_prefix_caching=True,
+            enable_prefix_caching=caching,
             eos=(EOS, OTHER_EOS),
         )
         self.scheduler = engine.get("engine.scheduler:Scheduler")(config)
@@ -37,11 +45,12 @@ class Desk:
         self.params_class = engine.get("sampling_params:SamplingParams")
         self.sequence_class = engine.get("engine.sequence:Sequence")
         self.check, self.block_size, self.budget, self.max_num_seqs = check, block_size, budget, max_num_seqs
+        self.caching = caching
         self.seqs: list[object] = []
         self.fresh = iter(range(1000, 10**6))
         check.step(
             f"a pool of {num_blocks} blocks for {block_size} tokens each; at most {budget} tokens a step, "
-            f"{max_num_seqs} running sequences, {longest} tokens of a sequence"
+            f"{max_num_seqs} running sequences, {longest} tokens of a sequence" + ", no prefix cache" * (not caching)
         )
 
     # Requests.
@@ -255,7 +264,7 @@ class Desk:
         for seq in seqs:
             full = (seq.num_cached_tokens + seq.num_scheduled_tokens) // size
             found = [self.manager.blocks[block_id].hash != -1 for block_id in seq.block_table]
-            filled = [i < full for i in range(len(seq.block_table))]
+            filled = [i < full and self.caching for i in range(len(seq.block_table))]
             check.equal(f"which blocks of {self.name(seq)} can be found", found, filled, SAYS_HASHES)
         self.observe()
 
@@ -543,6 +552,29 @@ def another_rule_says_who_may_join(engine, check):
 
 
 @case("ch06.schedule_prefill")
+def without_prefix_caching(engine, check):
+    """Prefix caching is off: equal prompts share nothing. Twelve tokens a step."""
+    desk = Desk(engine, check, budget=12, caching=False)
+    for _ in range(2):
+        desk.add(range(100, 110))
+    check.equal("two steps", [desk.prefill(), desk.prefill()], [["A 10", "B 2"], ["B 8"]])
+
+
+@case("ch06.schedule_prefill")
+def what_a_step_was_stays(engine, check):
+    """Two steps. Whoever keeps what the first call returned still finds the sequences of the first step in it."""
+    desk = Desk(engine, check)
+    desk.add(5)
+    first = desk.scheduler.schedule_prefill()
+    desk.compute(first)
+    check.step("schedule_prefill chose A")
+    desk.add(6)
+    desk.compute(desk.scheduler.schedule_prefill())
+    says = "The list that came back first has changed since: each call is to return a list of its own."
+    check.equal("those of the first step", desk.names(first), "A", says)
+
+
+@case("ch06.schedule_prefill")
 def the_limit_that_holds_now(engine, check):
     """After an out-of-memory error the engine made steps smaller: max_num_batched_tokens is 4, and config says 64."""
     desk = Desk(engine, check)
@@ -566,6 +598,7 @@ def everything_finishes(engine, check):
             budget=rng.randrange(3, 20),
             max_num_seqs=rng.randrange(1, 5),
             longest=rng.randrange(16, 30),
+            caching=seed != 3,
         )
         common, most = [rng.randrange(5, 9) for _ in range(20)], desk.block_size * len(desk.manager.blocks)
         for _ in range(60):
@@ -782,6 +815,15 @@ def the_rule_is_asked_again(engine, check):
 
 
 @case("ch06.make_room")
+def another_rule_says_when_there_is_a_slot(engine, check):
+    """A, B, C and D hold all blocks, two each. Here can_append has another rule: six blocks have to be free."""
+    desk = full_pool(engine, check, num_seqs=4)
+    desk.decode()
+    desk.manager.can_append = lambda seq: len(desk.manager.free_block_ids) >= 6
+    room(desk, 0, "DCB", "; can_append wants six free blocks")
+
+
+@case("ch06.make_room")
 def two_of_the_same_words(engine, check):
     """A and B have asked the same, and written the same. They hold all blocks, and A needs one more."""
     desk = Desk(engine, check, num_blocks=3)
@@ -883,6 +925,7 @@ def preempt(desk, i):
     name, tokens, table = desk.name(seq), list(seq.token_ids), list(seq.block_table)
     waited, ran, count = list(scheduler.waiting), list(scheduler.running), scheduler.num_preemptions
     answer, hashes = list(seq.completion_token_ids), [block.hash for block in manager.blocks]
+    found = seq.num_prefix_hit_tokens
     owners = {block_id: manager.blocks[block_id].ref_count for block_id in table}
     free = [*manager.free_block_ids, *[block_id for block_id in reversed(table) if owners[block_id] == 1]]
     check.step(f"preempt({name})", says=ERRORS_OF_PREEMPT)
@@ -939,6 +982,8 @@ def preempt(desk, i):
             "num_preemptions does not count it." if got == count else f"It was {count} before: one more is to count."
         ),
     )
+    says = "What was found in the cache when it was first admitted is for its answer to tell, and stays written down."
+    check.equal(f"num_prefix_hit_tokens of {name}", seq.num_prefix_hit_tokens, found, says)
     queues = [type(queue).__name__ for queue in (scheduler.waiting, scheduler.running)]
     check.equal("what the two queues are", queues, ["deque", "deque"], "A queue is not a deque any more.")
     desk.observe()
@@ -1005,6 +1050,28 @@ def not_always_the_newest(engine, check):
         desk.add(6)
     desk.prefill()
     preempt(desk, 1)
+
+
+@case("ch06.preempt")
+def the_oldest_and_then_a_newer_one(engine, check):
+    """A, B and C run, D waits. A is preempted first, then B: the one that was preempted last is the very next."""
+    desk = Desk(engine, check, max_num_seqs=3)
+    for _ in range(4):
+        desk.add(6)
+    desk.prefill()
+    preempt(desk, 0)
+    preempt(desk, 1)
+
+
+@case("ch06.preempt")
+def one_of_two_with_the_same_words(engine, check):
+    """A and B have asked the same, and written the same. B is preempted."""
+    desk = Desk(engine, check)
+    for _ in range(2):
+        desk.add(range(100, 107))
+    desk.prefill()
+    preempt(desk, 1)
+    check.true("it is B itself that waits", desk.scheduler.waiting[0] is desk.seqs[1], "The other one was taken out.")
 
 
 @case("ch06.preempt")
@@ -1090,11 +1157,22 @@ def step(desk, token_id=7):
     token_ids = [None if is_cut else token_id for is_cut in cut]
     plan = ", ".join(desk.plan(seqs))
     check.step(f"{'prefill' if is_prefill else 'decode'} {plan}; postprocess with {token_ids}", ERRORS_OF_POSTPROCESS)
+    take_in(desk, seqs, token_ids)
+
+
+def take_in(desk, seqs, token_ids):
+    """One call of postprocess; all that it makes of the sequences is looked at."""
     before = [(seq.num_cached_tokens, seq.num_scheduled_tokens, list(seq.token_ids)) for seq in seqs]
-    shadows = [SimpleNamespace(seq=seq, is_cut=is_cut) for seq, is_cut in zip(seqs, cut, strict=True)]
-    scheduler.postprocess(seqs, token_ids)
-    for shadow, token, (stored, share, tokens) in zip(shadows, token_ids, before, strict=True):
-        look_at(desk, shadow.seq, token, stored, share, tokens)
+    tables, sampled, chosen = [list(seq.block_table) for seq in seqs], list(token_ids), list(seqs)
+    desk.scheduler.postprocess(seqs, token_ids)
+    for seq, token, (stored, share, tokens), table in zip(chosen, sampled, before, tables, strict=True):
+        look_at(desk, seq, token, stored, share, tokens)
+        if not seq.is_finished:
+            says = "Blocks are given when a step is scheduled. postprocess only takes in what was computed."
+            desk.check.equal(f"the blocks of {desk.name(seq)}", list(seq.block_table), table, says)
+    is_kept = [id(seq) for seq in seqs] == [id(seq) for seq in chosen] and token_ids == sampled
+    says = "The two lists belong to the engine, which goes through them once more; here they have changed."
+    desk.check.true("the lists of sequences and tokens are as they were", is_kept, says)
     desk.observe()
 
 
@@ -1233,6 +1311,21 @@ def one_whole_and_one_cut(engine, check):
     for _ in range(3):
         step(desk)
     check.equal("tokens of the answers", [seq.num_completion_tokens for seq in desk.seqs], [2, 2])
+
+
+@case("ch06.postprocess")
+def a_cut_one_before_a_whole_one(engine, check):
+    """Here another rule has chosen the step: A, the first in the list, is cut, and B behind it is whole."""
+    desk = Desk(engine, check)
+    one, other = desk.add(12), desk.add(6, max_tokens=1)
+    for seq, share in ((one, 5), (other, 6)):
+        desk.scheduler.admit(seq)
+        seq.num_scheduled_tokens = share
+    desk.scheduler.running.append(desk.scheduler.waiting.pop())
+    other.status = type(other.status).RUNNING
+    check.step("A computes 5 of 12 tokens, B all 6, and wants one more; postprocess with [None, 7]")
+    take_in(desk, [one, other], [None, 7])
+    check.equal("the queues", desk.queues(), "waiting A, running ")
 
 
 @case("ch06.postprocess")
@@ -1400,6 +1493,22 @@ def an_end_token(engine, check):
 
 
 @case("ch06.finish_reason")
+def the_first_token_ends_it(engine, check):
+    """The very first token is an end token of the model, or a stop token of the request."""
+    ask(Desk(engine, check, longest=20), 5, [EOS], ["stop"])
+    ask(Desk(engine, check, longest=20), 1, [OTHER_EOS], ["stop"])
+    ask(Desk(engine, check, longest=20), 5, [9], ["stop"], 9, stop_token_ids=[9])
+
+
+@case("ch06.finish_reason")
+def several_stop_tokens(engine, check):
+    """The request stops at each of three tokens; 0 is one of them, and with ignore_eos no end token."""
+    for token_id in (12, 0, 9):
+        desk = Desk(engine, check, longest=20)
+        ask(desk, 5, [5, 7, token_id], [None, None, "stop"], token_id, stop_token_ids=[9, 12, 0], ignore_eos=True)
+
+
+@case("ch06.finish_reason")
 def end_tokens_are_ignored(engine, check):
     """ignore_eos: end tokens are tokens like any other, and max_tokens ends the answer."""
     desk = Desk(engine, check, longest=20)
@@ -1441,6 +1550,8 @@ def enough_tokens(engine, check):
 def as_long_as_the_model_allows(engine, check):
     """max_model_len is 8, the prompt has five tokens, and the request wants thirty."""
     ask(Desk(engine, check, longest=8), 5, [7] * 3, [None, None, "length"], max_tokens=30)
+    check.step("max_model_len is 60 now; a step computes four tokens at most")
+    ask(Desk(engine, check, longest=60, budget=4), 40, [7] * 20, [None] * 19 + ["length"], max_tokens=30)
 
 
 @case("ch06.finish_reason")
@@ -1456,9 +1567,9 @@ def an_end_at_the_limit(engine, check):
     ask(Desk(engine, check, longest=20), 5, [5, 5, 9], [None, None, "stop"], 9, max_tokens=3, stop_token_ids=[9])
 
 
-def small_pool(engine, check, num_blocks=3):
+def small_pool(engine, check, num_blocks=3, block_size=4):
     """The model would allow far longer sequences than these few blocks hold."""
-    desk = Desk(engine, check, num_blocks=num_blocks)
+    desk = Desk(engine, check, num_blocks, block_size)
     desk.scheduler.max_model_len = 1000
     check.step("the model itself allows 1000 tokens")
     return desk
@@ -1471,6 +1582,15 @@ def longer_than_the_pool(engine, check):
     seq = ask(desk, 5, [7] * 8, [None] * 7 + ["error"], max_tokens=30)
     is_sentence = isinstance(seq.error, str) and len(seq.error) > 0
     check.true("its error is a sentence", is_sentence, 'The reason is "error", but seq.error does not say what it was.')
+
+
+@case("ch06.finish_reason")
+def longer_than_pools_of_other_blocks(engine, check):
+    """Seven blocks of one token, then three blocks of two tokens; the prompt has five tokens."""
+    for num_blocks, block_size in ((7, 1), (3, 2)):
+        places = num_blocks * block_size - 5
+        desk = small_pool(engine, check, num_blocks, block_size)
+        ask(desk, 5, [7] * (places + 1), [None] * places + ["error"], max_tokens=30)
 
 
 @case("ch06.finish_reason")

@@ -13,7 +13,7 @@ def check_float(name, value, minimum=0.0, maximum=math.inf):
         number = float(value)
     except OverflowError:
         raise ValueError(f"{name} is too large: {value!r}") from None
-    if number == math.nan or number == math.inf or number < minimum or number > maximum:
+    if number == math.nan or number in (math.inf, -math.inf) or number < minimum or number > maximum:
         raise ValueError(f"{name} must be from {minimum} to {maximum}, got {value!r}")
     return number
 
