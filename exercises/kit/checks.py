@@ -430,8 +430,9 @@ def fingerprints(exercise: Exercise) -> list[tuple[str, str, str, list[list[str]
         packages = [assemble([wrong.first]) for wrong in known]
         limit = exercise.time_limit * len(known)
         outcome = runner.run(grading.grade_each, packages, grader, exercise.id, package=packages[0], limit=limit)
-        verdicts = outcome.value or []
-        return [[w.name, w.diagnosis, v.fingerprint, v.signature] for w, v in zip(known, verdicts)] or None
+        if outcome.kind != "returned":
+            return None
+        return [[w.name, w.diagnosis, v.fingerprint, v.signature] for w, v in zip(known, outcome.value, strict=True)]
 
     stamp = repr([assemble().name, *(path.read_text(encoding="utf-8") for path in files)])
     found = _cached(f"mistakes-{exercise.id}", stamp, measure) if files[2:] else None

@@ -328,7 +328,7 @@ def what_these_messages_say(engine, check):
 
 def packed(total, in_use, activations, utilization, block_bytes):
     """Blocks are put in, one after the other, as long as everything together stays under the limit."""
-    limit, filled, count = Fraction(utilization) * total, in_use + activations, 0
+    limit, filled, count = math.floor(Fraction(utilization) * total), in_use + activations, 0
     while filled + block_bytes <= limit:
         filled, count = filled + block_bytes, count + 1
     return count
@@ -451,8 +451,8 @@ def to_the_byte(engine, check):
 def any_share(engine, check):
     """Shares that are no whole percent, and very small ones."""
     for utilization in (0.905, 0.295, 0.9995, 0.0625, 0.004):
-        check_fit(engine, check, 1_000_003, 0, 0, utilization, 7)
-        check_fit(engine, check, 1_000_003, 1_700, 700, utilization, 7)
+        check_fit(engine, check, 10_003, 0, 0, utilization, 7)
+        check_fit(engine, check, 10_003, 17, 7, utilization, 7)
 
 
 @case("ch03.num_blocks_that_fit")

@@ -14,6 +14,6 @@ def num_blocks_that_fit(total, in_use, activations, utilization, block_bytes):
 
 # --- second
 def num_blocks_that_fit(total, in_use, activations, utilization, block_bytes):
-    share = math.floor(100 * utilization + 1e-6)
+    share = int((100 * utilization + 1e-6) // 1)
     left = (total * share - 100 * (in_use + activations)) // 100
     return left // block_bytes if left > 0 else 0
