@@ -17,16 +17,7 @@ from .workspace import Workspace
 FIRST = "01"
 NAIVE_LOOP = "ch01.naive_loop"
 RULES = "You are a friendly helper. Keep the sentences short. Never be rude. "
-TOPICS = [
-    "a cat",
-    "a red ball",
-    "the sun",
-    "a small boat",
-    "two friends",
-    "a dark wood",
-    "an old king",
-    "a little bird",
-]
+TOPICS = "a cat, a red ball, the sun, a small boat, two friends, a dark wood, an old king, a little bird".split(", ")
 NUM_RULES, MAX_TOKENS, ROUNDS = 6, 8, 3
 OPTIONS = {
     "kvcache_block_size": 16,
