@@ -70,7 +70,11 @@ def observe_num_blocks(check: Check, seq, expected: int, what: str = "num_blocks
             return f"A {type(value).__name__} came back; an int is promised."
         return wrong_count(seq, value, expected)
 
-    check.step(f"{count} tokens in blocks of {size}")
+    errors = {
+        "RecursionError": "The property asks for something that asks for num_blocks again, and so on without end.",
+        "IndexError": "It asks for a block that is not there; a sequence that waits has none. Its tokens say how many.",
+    }
+    check.step(f"{count} tokens in blocks of {size}", says=errors)
     check.equal(what, Number(seq.num_blocks), Number(expected), says=says)
 
 
@@ -358,6 +362,8 @@ def wrong_tokens(before, token_id):
     """What a wrong list of tokens means."""
 
     def says(got):
+        if got is None:
+            return "token_ids is None now. list.append changes the list itself, and returns nothing that could be kept."
         if got == before:
             more = " 0 is a token like any other." if token_id == 0 else ""
             more = " That it is in the list already does not matter." if token_id in before else more
@@ -398,7 +404,10 @@ def observe_appended(check: Check, seq, before, token_id) -> None:
 def the_first_token(engine, check):
     """A prompt of three tokens has been computed. The model's first token is 50."""
     seq = make(engine, [10, 11, 12], num_cached_tokens=3, block_table=[2])
-    errors = {"AttributeError": "An attribute was used that is not there or cannot be set. num_blocks is a property."}
+    errors = {
+        "AttributeError": "An attribute was used that is not there or cannot be set. num_blocks is a property.",
+        "TypeError": "token_id is a single number, no list: + and extend take a list, append takes the number.",
+    }
     check.step("append_token(50)", says=errors)
     seq.append_token(50)
     observe_appended(check, seq, [10, 11, 12], 50)

@@ -681,6 +681,9 @@ ANSWERS = dict.fromkeys(
     ("RuntimeError", "ValueError", "AssertionError"),
     "can_allocate raises an error. It only says whether there are enough blocks: True or False.",
 )
+ANSWERS["KeyError"] = (
+    "A block was looked for among some in which it is not. Asking takes no block out and puts none in."
+)
 CALLS_ALLOCATE = ANSWERS | {
     "RecursionError": (
         "can_allocate ends up calling itself: allocate asks can_allocate before it does anything. Count instead."
@@ -770,7 +773,8 @@ def a_hit_on_a_free_block(engine, check):
     pool.free("A")
     pool.add("C", [50])
     check.step(
-        "the same nine tokens as A's come again; two of its blocks are cached, and free: reviving takes them away"
+        "the same nine tokens as A's come again; two of its blocks are cached, and free: reviving takes them away",
+        says=CALLS_ALLOCATE,
     )
     check.equal("can_allocate", pool.manager.can_allocate(pool.make(range(9))), False, says=_fits(3, 2))
     pool.free("C")
@@ -801,7 +805,8 @@ def a_gap_in_the_prefix(engine, check):
     pool.add("C", range(50, 62))
     pool.add("D", range(70, 78))  # takes the block in which the second part of A's prompt could be found
     pool.free("D")
-    check.step("a prompt comes that goes on as B did; its second block is not found, and so nothing behind it is")
+    story = "a prompt comes that goes on as B did; its second block is not found, and so nothing behind it is"
+    check.step(story, says=CALLS_ALLOCATE)
     answer = pool.manager.can_allocate(pool.make([*range(8), *range(100, 104), *range(200, 204)]))
     check.equal("can_allocate", answer, False, says=_fits(3, 2))
 
