@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: c493b71ce6fe
+# derived: 42fc8c0b3567
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -30,7 +30,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 from nanovllm.engine.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from nanovllm.levers import make_engine
 from nanovllm.model_files import load_tokenizer
 from nanovllm.models import get_model_class
 from nanovllm.outputs import Detokenizer, RequestOutput, TextRequest

@@ -24,7 +24,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 from nanovllm.engine.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from nanovllm.levers import make_engine
 from nanovllm.model_files import load_tokenizer
 from nanovllm.models import get_model_class
 from nanovllm.outputs import Detokenizer, RequestOutput, TextRequest

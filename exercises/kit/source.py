@@ -232,13 +232,14 @@ def _only(node: Any, *names: ast.alias) -> Any:
 def imports_of(text: str, module: str) -> tuple[str, ...]:
     """Import lines that give a file the same names as `module` has, whose source is `text`.
 
-    Relative imports become absolute; what the module defines itself is imported from it.
+    Relative imports become absolute; what the module defines itself is imported from it. Levers are left out: a
+    learner's function knows none.
     """
     lines, own = [], []
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import):
             lines.append(ast.unparse(node))
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        elif isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "levers"):
             names = ", ".join(ast.unparse(alias) for alias in node.names if alias.name != "TYPE_CHECKING")
             lines += [f"from {origin(node, module)} import {names}"] if names else []
         elif isinstance(node, Definition) and not module.endswith(".labs"):  # whose functions are answers
