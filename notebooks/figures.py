@@ -185,6 +185,201 @@ def show_files(package: Path) -> None:
     plt.show()
 
 
+# Chapter 02.
+
+
+def engine_map() -> None:
+    """The parts of the engine, and in which order a step goes through them."""
+    _, axis = plt.subplots(figsize=(8, 4))
+    boxes = [
+        ("LLM", "llm.py", "", 0.0, 3, GRAY),
+        ("LLMEngine.run_step", "engine/llm_engine.py", "7", 2.4, 3, ORANGE),
+        ("Scheduler", "engine/scheduler.py", "6", 0.0, 1.5, BLUE),
+        ("Sequence", "engine/sequence.py", "4", 0.0, 0.0, BLUE),
+        ("BlockManager", "engine/block_manager.py", "5", 2.4, 0.0, BLUE),
+        ("ModelRunner", "engine/model_runner.py", "8", 4.8, 1.5, GREEN),
+        ("Qwen3ForCausalLM", "models/qwen3.py", "15", 7.2, 1.5, GREEN),
+        ("Sampler", "layers/sampler.py", "14", 4.8, 0.0, GREEN),
+        ("Attention, Linear, ...", "layers/", "9 to 13", 7.2, 0.0, GREEN),
+    ]
+    for name, file, chapter, x, y, color in boxes:
+        axis.add_patch(plt.Rectangle((x, y), 2.1, 1, facecolor=color, edgecolor=TEXT))
+        axis.text(x + 1.05, y + 0.76, name, ha="center", va="center", color=INK, fontsize=8.5, weight="bold")
+        axis.text(x + 1.05, y + 0.48, file, ha="center", va="center", color=INK, fontsize=8)
+        axis.text(x + 1.05, y + 0.2, chapter and f"chapter {chapter}", ha="center", va="center", color=INK, fontsize=8)
+    arrows = [(2.1, 3.5, 2.38, 3.5), (3.1, 2.98, 1.6, 2.53), (4.1, 2.98, 5.3, 2.53), (2.6, 2.98, 0.8, 2.53)]
+    arrows += [(0.8, 1.48, 0.8, 1.03), (1.6, 1.48, 2.9, 1.03), (5.8, 1.48, 5.8, 1.03), (6.9, 2, 7.18, 2)]
+    for x1, y1, x2, y2 in [*arrows, (8.2, 1.48, 8.2, 1.03)]:
+        axis.annotate("", (x2, y2), (x1, y1), arrowprops={"arrowstyle": "->", "color": TEXT})
+    for x, word in [(0.85, "3 postprocess"), (2.5, "1 schedule"), (4.9, "2 run")]:
+        axis.text(x, 2.78, word, fontsize=8.5, ha="left" if x > 1 else "center", va="center")
+    axis.set(xlim=(-0.1, 9.4), ylim=(-0.1, 4.1))
+    axis.axis("off")
+    plt.show()
+
+
+def kv_of_one_token(num_layers: int, num_kv_heads: int, num_heads: int) -> None:
+    """A cell for each key and each value of one token; dashed, those that there would be without sharing heads."""
+    _, axis = plt.subplots(figsize=(8, 4.2))
+    for k, (name, color) in enumerate([("keys", ORANGE), ("values", BLUE)]):
+        left = k * (num_heads + 1)
+        cells = [plt.Rectangle((left + h, i), 0.86, 0.8) for i in range(num_layers) for h in range(num_kv_heads)]
+        axis.add_collection(PatchCollection(cells, facecolor=color, edgecolor="none"))
+        saved = plt.Rectangle((left + num_kv_heads, 0), num_heads - num_kv_heads - 0.2, num_layers, linestyle="--")
+        saved.set(facecolor="none", edgecolor=TEXT)
+        axis.add_patch(saved)
+        axis.text(left + num_kv_heads / 2, -0.6, f"{name}: {num_kv_heads} heads", ha="center")
+        axis.text(left + (num_heads + num_kv_heads) / 2, num_layers / 2, "without GQA", ha="center", fontsize=8)
+    axis.set(xlim=(-0.5, 2 * num_heads + 1.5), ylim=(num_layers + 0.3, -2.2), xticks=[], ylabel="layer")
+    axis.set(title="One token in the cache: each cell is a vector of 128 numbers")
+    for side in ("bottom", "left"):
+        axis.spines[side].set_visible(False)
+    plt.show()
+
+
+def kv_bars(costs: dict[str, int]) -> None:
+    """Bars of the bytes that one token takes, by model."""
+    _, axis = plt.subplots(figsize=(8, 0.5 + 0.3 * len(costs)))
+    names = sorted(costs, key=lambda name: costs[name])
+    bars = axis.barh(names, [costs[name] / 1000 for name in names], color=BLUE, edgecolor=TEXT, linewidth=0.4)
+    axis.bar_label(bars, [f"{costs[name] / 1000:,.0f} kB" for name in names], padding=3)
+    axis.set(title="KV cache of one token, in 16 bits", xticks=[])
+    axis.spines.bottom.set_visible(False)
+    plt.show()
+
+
+def what_fits(models: dict[str, tuple[float, float]], machines: dict[str, float], share: float = 0.9) -> None:
+    """What is left beside the weights, cut into requests, for each model on each machine.
+
+    Args:
+        models: gigabytes of the weights and of one request's cache, by name.
+        machines: gigabytes by name.
+        share: of the memory that may be used.
+    """
+    sizes = [0.6 + 0.42 * len(models)] * len(machines)
+    _, axes = plt.subplots(len(machines), 1, figsize=(8, sum(sizes)), height_ratios=sizes)
+    for axis, (machine, total) in zip(axes, machines.items(), strict=True):
+        for i, (weights, request) in enumerate(models.values()):
+            count = max(0, int((share * total - weights) / request))
+            fits = weights < share * total
+            axis.barh(
+                i, min(weights, total), color=BLUE if fits else "none", edgecolor=TEXT, hatch="" if fits else "//"
+            )
+            cells = [plt.Rectangle((weights + k * request, i - 0.4), request, 0.8) for k in range(count)]
+            edge = TEXT if request > total / 200 else "none"
+            axis.add_collection(PatchCollection(cells, facecolor=GREEN, edgecolor=edge, linewidth=0.4))
+            axis.text(total * 1.01, i, f"{count} requests" if fits else "too large", va="center", fontsize=9)
+        axis.axvline(share * total, color=TEXT, linestyle="--", linewidth=1)
+        axis.set_yticks(range(len(models)), list(models))
+        axis.set(xlim=(0, total * 1.16), ylim=(len(models) - 0.4, -0.6))
+        axis.set(title=f"{machine}: weights (blue), and requests of 4,096 tokens (green cells)", xlabel="GB")
+    plt.show()
+
+
+def seconds_of_steps(counts: list[int], lines: dict[str, list[float]], least: list[float] | None = None) -> None:
+    """Milliseconds of steps by the tokens in them, measured just now; and, if there is one, a bound.
+
+    Args:
+        counts: tokens in a step.
+        lines: seconds for each count, by name.
+        least: seconds that a step takes at least.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    for (name, seconds), color in zip(lines.items(), (BLUE, ORANGE), strict=False):
+        axis.plot(counts, [1000 * s for s in seconds], color=color, marker="o", markersize=4, label=name)
+    first = next(iter(lines.values()))[0]
+    if least:
+        axis.plot(counts, [1000 * s for s in least], color=TEXT, linestyle="--", label="the least time")
+    else:
+        axis.plot(
+            counts, [1000 * first * n for n in counts], color=TEXT, linestyle=":", label="if each token took as long"
+        )
+    axis.set(xscale="log", yscale="log", xlabel="tokens in the step", ylabel="milliseconds")
+    axis.set_xticks(counts, [str(n) for n in counts])
+    axis.minorticks_off()
+    axis.set(title="The time of a step, measured just now on one core")
+    axis.grid(alpha=0.4)
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def measured_and_least(steps: list[tuple[int, int, float]], least: dict[tuple[int, int], float], title: str) -> None:
+    """Milliseconds of decode steps by their sequences, a color for each length; the bound of each is dashed.
+
+    Args:
+        steps: sequences, tokens of each, and measured seconds.
+        least: seconds at least, by sequences and tokens of each.
+        title: where the measurements come from.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.8))
+    lengths = sorted({length for _, length, _ in steps})
+    for length, color in zip(lengths, (GREEN, BLUE, ORANGE, PINK), strict=False):
+        own = [(n, seconds) for n, other, seconds in steps if other == length]
+        label = f"{length:,} tokens each"
+        axis.plot([n for n, _ in own], [1e3 * s for _, s in own], color=color, marker="o", markersize=4, label=label)
+        axis.plot(
+            [n for n, _ in own], [1e3 * least[n, length] for n, _ in own], color=color, linestyle="--", linewidth=1
+        )
+    ticks = sorted({n for n, _, _ in steps})
+    axis.set(xscale="log", yscale="log", xlabel="sequences in the step", ylabel="milliseconds", title=title)
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.set_yticks([0.3, 1, 3, 10, 30], ["0.3", "1", "3", "10", "30"])
+    axis.minorticks_off()
+    axis.grid(alpha=0.4)
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def roofline(device: Any, points: dict[str, list[tuple[float, float, str]]], marks: dict[str, float]) -> None:
+    """The roof of a device, and steps under it.
+
+    Args:
+        device: has `bytes_per_second` and `flops_per_second`.
+        points: operations a byte, operations a second, and a word, by the name of a series.
+        marks: operations a byte of steps of which no time is known, by name.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.8))
+    bend = device.flops_per_second / device.bytes_per_second
+    xs = [0.5, bend, 20 * bend]
+    axis.plot(xs, [min(device.flops_per_second, x * device.bytes_per_second) for x in xs], color=TEXT)
+    axis.text(3, 4.5 * device.bytes_per_second, "memory", rotation=25, fontsize=9, ha="center")
+    axis.text(3 * bend, 1.25 * device.flops_per_second, "arithmetic", fontsize=9)
+    places = [(8, -11), (-9, 6)]
+    for (name, series), color, marker, place in zip(points.items(), (BLUE, PINK), "os", places, strict=False):
+        axis.plot([p[0] for p in series], [p[1] for p in series], marker, color=color, label=f"{name} (RECORDED)")
+        for x, y, word in series:
+            axis.annotate(word, (x, y), xytext=place, textcoords="offset points", fontsize=8, ha="center")
+    for name, x in marks.items():
+        y = min(device.flops_per_second, x * device.bytes_per_second)
+        axis.plot([x], [y], "^", color=ORANGE, markersize=8, label=f"{name}: at most")
+    axis.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="operations a second")
+    axis.set(title=f"The roof bends at {bend:.0f} operations a byte", ylim=(3e11, 3 * device.flops_per_second))
+    axis.grid(alpha=0.4)
+    axis.legend(fontsize=8, loc="lower right")
+    plt.show()
+
+
+def predicted_and_measured(answers: dict[str, list[tuple[float, float]]]) -> None:
+    """Predicted seconds over measured ones; on the line both are equal.
+
+    Args:
+        answers: (measured, predicted) by who predicts.
+    """
+    _, axis = plt.subplots(figsize=(5.2, 4))
+    every = [1e3 * seconds for pairs in answers.values() for pair in pairs for seconds in pair]
+    ends = [min(every), max(every)]
+    axis.plot(ends, ends, color=TEXT, linewidth=1)
+    for (name, pairs), color, marker in zip(answers.items(), (ORANGE, BLUE), "so", strict=False):
+        axis.plot([1e3 * m for m, _ in pairs], [1e3 * p for _, p in pairs], marker, color=color, label=name, alpha=0.9)
+    axis.set(xscale="log", yscale="log", xlabel="measured, milliseconds", ylabel="predicted, milliseconds")
+    axis.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+    axis.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+    axis.minorticks_off()
+    axis.grid(alpha=0.4)
+    axis.legend(fontsize=8)
+    plt.show()
+
+
 # Chapter 03.
 
 

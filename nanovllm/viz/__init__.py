@@ -13,6 +13,7 @@ from .trace import check_trace, load_trace, save_trace
 _LAZY = {
     "BlockSizeExplorer": "widgets",
     "BlockTable": "widgets",
+    "DataFlow": "data_flow",
     "MemoryBudget": "memory",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",

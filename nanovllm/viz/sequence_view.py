@@ -146,7 +146,8 @@ def draw_sequence(trace: Trace, seq_id: int, i: int, lines: int | None = None) -
     lines = num_lines(trace, seq_id) if lines is None else lines
     picture = Drawing(WIDTH, TOP + lines * ROW_HEIGHT + 42, f"sequence {name_of(trace, seq_id)} in step {i}")
     _draw_states(picture, trace, seq_id, i, now, color_of(order))
-    _draw_legend(picture, color_of(order))
+    draw_legend(picture, color_of(order), 52)
+    picture.text(4, 90, "logical block → physical block", SMALL, italic=True)
     for index in range(_num_boxes(now, block_size)):
         x = index % PER_ROW * (BLOCK_WIDTH + GAP) + 4
         y = TOP + index // PER_ROW * ROW_HEIGHT
@@ -190,14 +191,14 @@ def _draw_states(picture: Drawing, trace: Trace, seq_id: int, i: int, now: Momen
     arrow(picture, 372, 18, 478, 18, "finished", now.scheduled > 0 and now.status == "FINISHED")
 
 
-def _draw_legend(picture: Drawing, fill: str) -> None:
+def draw_legend(picture: Drawing, fill: str, y: float) -> None:
+    """What the kinds of tokens look like, 18 high."""
     x = 4.0
     words = ("cached", "scheduled in this step", "waiting", "chosen in this step", "empty")
     for kind, word in zip(KINDS, words, strict=True):
-        block(picture, x, 52, 22, [(style_of(kind, fill), 1)], height=18)
-        picture.text(x + 27, 66, word, SMALL)
+        block(picture, x, y, 22, [(style_of(kind, fill), 1)], height=18)
+        picture.text(x + 27, y + 14, word, SMALL)
         x += 46 + 6.7 * len(word)
-    picture.text(4, 90, "logical block → physical block", SMALL, italic=True)
 
 
 def _draw_block(

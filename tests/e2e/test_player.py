@@ -8,6 +8,7 @@ import pytest
 from nanovllm.viz import (
     BlockSizeExplorer,
     BlockTable,
+    DataFlow,
     MemoryBudget,
     PrefixExplorer,
     PrefixSimulation,
@@ -257,6 +258,29 @@ def test_it_fits_a_screen_and_can_be_read(browser, tmp_path, name):
             assert player.bounding_box()["height"] == box["height"]
 
 
+def test_the_data_flow_fits_a_screen_and_goes_by_keys(browser, story, tmp_path):
+    flow = DataFlow(story)
+    with open_page(browser) as page:
+        page.set_viewport_size({"width": 890, "height": 900})
+        page.goto(page_of([flow], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 0)
+        assert player.bounding_box()["height"] <= 620 and page.evaluate(SMALLEST) >= 11.9
+        player.focus()
+        for n in range(1, 5):
+            page.keyboard.press("ArrowRight")
+            step_is(player, n)
+            _, stage = flow.moments[n]
+            expect(player.locator('g[data-current="1"]')).to_have_attribute("data-stage", str(stage))
+            drawn = player.locator('g[data-tensor="input_ids"]').get_attribute("data-values")
+            assert bool(drawn) == (stage >= 2)
+        page.keyboard.press("End")
+        step_is(player, flow.num_steps - 1)
+        page.get_by_role("button", name="jump to: decode").click()
+        step_is(player, flow.bookmarks["decode"])
+        assert page.errors == [] and page.refused == []
+
+
 def test_a_window_of_1024_at_150_percent_does_not_scroll_sideways(browser, tmp_path):
     """Zoom makes 683 of 1,024 pixels, of which JupyterLab leaves about 590; text keeps 16 of the window's pixels."""
     with open_page(browser) as page:
@@ -369,6 +393,7 @@ def everything():
         "prefix": PrefixExplorer(),
         "block_size": BlockSizeExplorer(),
         "simulation": PrefixSimulation(num_requests=50),
+        "data_flow": DataFlow(story),
         "memory": MemoryBudget(),
         "sequence": SequenceView(story, "C"),
     }

@@ -1,0 +1,30 @@
+# ruff: noqa
+DIAGNOSIS = """
+You count the keys and values of the new tokens only. Each of the stored ones is read, too: attention looks back at
+all of them, in every step.
+"""
+
+
+# --- first
+def step_seconds(scheduled, model, device):
+    if not scheduled:
+        return 0.0
+    stored = sum(s for s, _ in scheduled)
+    computed = sum(c for _, c in scheduled)
+    moved = (model.layer_parameters + model.head_parameters) * model.element_size
+    moved += model.kv_bytes * computed
+    operations = 2 * model.layer_parameters * computed + 2 * model.head_parameters * len(scheduled)
+    return max(moved / device.bytes_per_second, operations / device.flops_per_second)
+
+
+# --- second
+def step_seconds(scheduled, model, device):
+    moved, operations = 0, 0
+    for stored, computed in scheduled:
+        moved += computed * model.kv_bytes
+        operations += 2 * (computed * model.layer_parameters + model.head_parameters)
+    if scheduled:
+        moved += model.layer_parameters * model.element_size
+        moved += model.head_parameters * model.element_size
+    memory, arithmetic = moved / device.bytes_per_second, operations / device.flops_per_second
+    return memory if memory > arithmetic else arithmetic
