@@ -24,7 +24,7 @@ MOST_COLUMNS, PER_LINE = int((WIDTH - NAMES) // NARROW), int(WIDTH // RESULT)
 TOP, ROW, IDS, TABLE = 126.0, 66.0, 33.0, 37.0  # the sequences; below the top of each row
 
 
-def moments_of(trace: Trace) -> list[tuple[int, int]]:
+def stages_of(trace: Trace) -> list[tuple[int, int]]:
     """(step, stage) of each picture: requests that come in, then the four stages of each step that computes."""
     new, steps = {seq["arrive"] for seq in trace["seqs"].values()}, trace["steps"]
     return [(i, k) for i, step in enumerate(steps) for k in range(5) if (step["scheduled"] if k else i in new)]
@@ -172,30 +172,30 @@ class DataFlow(_TraceWidget):
     title, unit = "data flow", "moment"
 
     def __init__(self, trace: Trace, complete: bool = True) -> None:
-        self.moments = moments_of(trace)
+        self.stages = stages_of(trace)
         super().__init__(trace, complete=complete)
 
     @property
     def num_steps(self) -> int:
-        return len(self.moments)
+        return len(self.stages)
 
     def first_step(self) -> int:
         wrong = (self.problems[0].step, POSTPROCESS) if self.problems else (0, ADD)
-        return next((n for n, found in enumerate(self.moments) if found >= wrong), self.num_steps - 1)
+        return next((n for n, found in enumerate(self.stages) if found >= wrong), self.num_steps - 1)
 
     def label(self, step: int) -> str:
-        i, stage = self.moments[step]
+        i, stage = self.stages[step]
         return f"step {i}, {STAGES[stage]}"
 
     def caption(self, step: int) -> str:
-        i, stage = self.moments[step]
+        i, stage = self.stages[step]
         found = self.problems if stage == POSTPROCESS else []
         wrong = [f" Wrong here: {problem.message}." for problem in found if problem.step == i]
         return describe(self.trace, i, stage) + "".join(wrong)
 
     def default_bookmarks(self) -> dict[str, int]:
-        numbers = [(self.trace["steps"][i]["kind"], n) for n, (i, stage) in enumerate(self.moments) if stage == RUN]
+        numbers = [(self.trace["steps"][i]["kind"], n) for n, (i, stage) in enumerate(self.stages) if stage == RUN]
         return {kind: next(n for other, n in numbers if other == kind) for kind, _ in numbers}
 
     def draw(self, step: int) -> Frame:
-        return Frame((draw_flow(self.trace, *self.moments[step]),))
+        return Frame((draw_flow(self.trace, *self.stages[step]),))

@@ -270,7 +270,7 @@ def test_the_data_flow_fits_a_screen_and_goes_by_keys(browser, story, tmp_path):
         for n in range(1, 5):
             page.keyboard.press("ArrowRight")
             step_is(player, n)
-            _, stage = flow.moments[n]
+            _, stage = flow.stages[n]
             expect(player.locator('g[data-current="1"]')).to_have_attribute("data-stage", str(stage))
             drawn = player.locator('g[data-tensor="input_ids"]').get_attribute("data-values")
             assert bool(drawn) == (stage >= 2)

@@ -114,11 +114,11 @@ def test_every_number_is_one_that_an_engine_computes_that_is_stepped_beside_it(t
 
 def test_requests_stand_in_the_queue_before_their_first_step(three):
     widget = DataFlow(three)
-    assert widget.moments[0] == (1, ADD)
+    assert widget.stages[0] == (1, ADD)
     picture = widget.draw(0).drawings[0]
     assert drawn_queues(picture) == {"waiting": [0, 1], "running": []}
     assert {kind for _, kind in drawn_tokens(picture, 0)} == {"waiting"} and drawn_tokens(picture, 2) == []
-    later = next(n for n, (i, stage) in enumerate(widget.moments) if n and stage == ADD)
+    later = next(n for n, (i, stage) in enumerate(widget.stages) if n and stage == ADD)
     before, now = (widget.draw(n).drawings[0] for n in (later - 1, later))
     assert drawn_queues(now)["waiting"] == [*drawn_queues(before)["waiting"], 2]
     assert drawn_queues(now)["running"] == drawn_queues(before)["running"]
@@ -127,20 +127,20 @@ def test_requests_stand_in_the_queue_before_their_first_step(three):
 
 def test_each_step_goes_through_the_same_stations_in_order(three):
     widget = DataFlow(three)
-    stages = [stage for _, stage in widget.moments if stage != ADD]
+    stages = [stage for _, stage in widget.stages if stage != ADD]
     assert stages == [SCHEDULE, PREPARE, RUN, POSTPROCESS] * (len(three["steps"]) - 1)
-    for n, (i, stage) in enumerate(widget.moments):
+    for n, (i, stage) in enumerate(widget.stages):
         (current,) = [g for g in groups(widget.draw(n).drawings[0], "current") if g["current"] == "1"]
         assert int(current["stage"]) == stage and widget.label(n) == f"step {i}, {STAGES[stage]}"
     assert list(widget.bookmarks) == ["prefill", "decode"]
-    assert all(widget.moments[n][1] == RUN for n in widget.bookmarks.values())
+    assert all(widget.stages[n][1] == RUN for n in widget.bookmarks.values())
 
 
 @pytest.mark.parametrize("seed", range(400, 408))
 def test_any_run_can_be_drawn_and_its_tokens_add_up(seed):
     trace = random_trace(seed)
     widget = DataFlow(trace)
-    for n, (i, stage) in enumerate(widget.moments):
+    for n, (i, stage) in enumerate(widget.stages):
         picture = widget.draw(n).drawings[0]
         if stage == RUN:
             tensors, counts = drawn_tensors(picture), [item["n"] for item in trace["steps"][i]["scheduled"]]
@@ -151,7 +151,7 @@ def test_any_run_can_be_drawn_and_its_tokens_add_up(seed):
         if stage == POSTPROCESS:
             assert drawn_queues(picture) == {name: trace["steps"][i]["after"][name] for name in ("waiting", "running")}
     chosen = {key: [] for key in trace["seqs"]}
-    for n, (_, stage) in enumerate(widget.moments):
+    for n, (_, stage) in enumerate(widget.stages):
         for group in groups(widget.draw(n).drawings[0], "sampled") if stage == RUN else []:
             chosen[group["seq"]].append(int(group["sampled"]))
     assert chosen == {key: seq["output_ids"] for key, seq in trace["seqs"].items()}
@@ -168,7 +168,7 @@ def test_text_is_legible_stays_inside_and_nothing_jumps(three):
 
 def test_captions_tell_where_a_token_goes_and_who_is_done(three):
     widget = DataFlow(three)
-    first = widget.moments.index((1, PREPARE))
+    first = widget.stages.index((1, PREPARE))
     assert "Three tensors of 12, no padding" in widget.caption(first)
     assert "A (6), B (9)" in widget.caption(0)
     ends = "".join(widget.caption(n).partition("blocks are free:")[2] for n in range(widget.num_steps))
@@ -180,6 +180,6 @@ def test_a_wrong_run_opens_where_it_goes_wrong_and_a_missing_block_has_no_slot(s
     i = next(i for i in alone if "0" in story["steps"][i]["after"]["seqs"])
     story["steps"][i]["after"]["seqs"]["0"]["table"] = []
     widget = DataFlow(story)
-    assert widget.moments[widget.step] == (i, POSTPROCESS) and "Wrong here" in widget.caption(widget.step)
+    assert widget.stages[widget.step] == (i, POSTPROCESS) and "Wrong here" in widget.caption(widget.step)
     slots = drawn_tensors(draw_flow(story, i, PREPARE))["slot_mapping"]
-    assert set(slots) == {-1} and "goes into no slot" in widget.caption(widget.moments.index((i, PREPARE)))
+    assert set(slots) == {-1} and "goes into no slot" in widget.caption(widget.stages.index((i, PREPARE)))

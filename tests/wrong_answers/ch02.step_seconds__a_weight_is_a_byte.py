@@ -10,7 +10,7 @@ def step_seconds(scheduled, model, device):
         return 0.0
     stored = sum(s for s, _ in scheduled)
     computed = sum(c for _, c in scheduled)
-    moved = (model.layer_parameters + model.head_parameters)
+    moved = model.layer_parameters + model.head_parameters
     moved += model.kv_bytes * (stored + computed)
     operations = 2 * model.layer_parameters * computed + 2 * model.head_parameters * len(scheduled)
     return max(moved / device.bytes_per_second, operations / device.flops_per_second)

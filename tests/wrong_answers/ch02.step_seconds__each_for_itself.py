@@ -9,7 +9,9 @@ weights.
 def step_seconds(scheduled, model, device):
     total = 0.0
     for stored, computed in scheduled:
-        moved = (model.layer_parameters + model.head_parameters) * model.element_size + model.kv_bytes * (stored + computed)
+        moved = (model.layer_parameters + model.head_parameters) * model.element_size + model.kv_bytes * (
+            stored + computed
+        )
         operations = 2 * (model.layer_parameters * computed + model.head_parameters)
         total += max(moved / device.bytes_per_second, operations / device.flops_per_second)
     return total
@@ -22,4 +24,5 @@ def step_seconds(scheduled, model, device):
         bytes_ = weights * model.element_size + (stored + computed) * model.kv_bytes
         flops = 2 * computed * model.layer_parameters + 2 * model.head_parameters
         return max(bytes_ / device.bytes_per_second, flops / device.flops_per_second)
+
     return float(sum(alone(*one) for one in scheduled))
