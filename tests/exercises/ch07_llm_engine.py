@@ -78,7 +78,7 @@ class Letters:
         return "".join(chr(97 + token_id % 26) for token_id in token_ids)
 
 
-def make_config(num_blocks=60, block_size=4, budget=64, max_num_seqs=8, longest=64):
+def make_config(num_blocks=60, block_size=4, budget=64, max_num_seqs=8, longest=None):
     return SimpleNamespace(
         model="letters",
         num_kvcache_blocks=num_blocks,
@@ -86,7 +86,7 @@ def make_config(num_blocks=60, block_size=4, budget=64, max_num_seqs=8, longest=
         num_kvcache_tokens=num_blocks * block_size,
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,
-        max_model_len=min(longest, num_blocks * block_size),
+        max_model_len=longest or min(64, num_blocks * block_size),
         enable_prefix_caching=True,
         tensor_parallel_size=1,
         hf_config=SimpleNamespace(vocab_size=VOCAB_SIZE),
@@ -510,10 +510,12 @@ def out_of_memory(engine, check):
     desk.runner.before = fail
     for length in (6, 5, 3):
         desk.add(length, max_tokens=3)
+    says = "torch.OutOfMemoryError has to reach the loop around run_step, which then tries a smaller step."
+    check.step("the first call of step: 14 tokens are too many, and half as many are computed", ERRORS_OF_RUN_STEP)
+    check.equal("tokens that the first call of step has computed", desk.engine.step(), 7, says)
     check.step("steps until all is done", ERRORS_OF_RUN_STEP)
     desk.run_to_the_end()
     reasons = [request.seq.finish_reason for request in desk.made]
-    says = "torch.OutOfMemoryError has to reach the loop around run_step, which then tries a smaller step."
     check.equal("finish reasons", reasons, ["length"] * 3, says)
     desk.check_answers()
 
@@ -1352,6 +1354,25 @@ def somebody_else_takes_longer(engine, check):
     for _ in range(30):
         finished += shop.llm.step()[0]
     check.equal("what step reports later", finished, [(seq_id, answer_to([9, 9], 20))], SAYS_REPORTED)
+
+
+@case("ch07.generate")
+def one_outgrows_the_pool(engine, check):
+    """There is room for 16 tokens in all. The first prompt wants more, so it fails on its way; the second does not."""
+    shop = Shop(engine, check, num_blocks=4, longest=64)
+    check.step("generate([[5, 6, 7], [8]]) for 20 and 2 tokens", {"RuntimeError": SAYS_ONE_FAILS} | SAYS_NO_ERRORS)
+    outputs = shop.llm.generate([[5, 6, 7], [8]], [shop.params(20), shop.params(2)], use_tqdm=False)
+    reasons = [output["finish_reason"] for output in outputs]
+    check.equal("the finish reasons", reasons, ["error", "length"], SAYS_ONE_FAILS)
+    check.equal("the second answer", outputs[-1]["token_ids"], answer_to([8], 2), SAYS_ONE_FAILS)
+    shop.left_behind()
+
+
+SAYS_ONE_FAILS = (
+    'A request that fails on its way is a result like any other, with the finish reason "error": the others should not '
+    "lose their answers because of it."
+)
+SAYS_NO_ERRORS = dict.fromkeys(["ValueError", "MemoryError"], SAYS_ONE_FAILS)
 
 
 def interrupt_at(shop, number, error=KeyboardInterrupt):
