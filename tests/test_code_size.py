@@ -1,7 +1,7 @@
 """The aim of the code: a core that is read in a few sittings, and that names no lever."""
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -149,9 +149,9 @@ def test_every_file_of_the_levers_is_counted_for_one_lever():
     assert levers - set(counted) == {Path("nanovllm/levers/__init__.py"), Path("nanovllm/levers/table.py")}
 
 
-def test_the_script_prints_the_tree():
-    command = [sys.executable, str(code_size.ROOT / "tests/code_size.py")]
-    result = subprocess.run(command, cwd=code_size.ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+def test_the_script_prints_the_tree(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["code_size.py"])
+    runpy.run_path(str(code_size.ROOT / "tests/code_size.py"), run_name="__main__")
+    printed = capsys.readouterr().out
     for file in FILES:
-        assert f"{file.num_lines:10}  {file.path.as_posix()}\n" in result.stdout
+        assert f"{file.num_lines:10}  {file.path.as_posix()}\n" in printed

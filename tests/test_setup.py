@@ -140,11 +140,14 @@ def spin_count(arguments, **environment):
     "arguments",
     [
         ["-c", "import nanovllm"],
-        ["-c", "from nanovllm.viz import BlockTable"],
-        ["example.py", "--help"],
-        ["bench.py", "--help"],
+        pytest.param(["-c", "from nanovllm.viz import BlockTable"], marks=pytest.mark.slow),
+        pytest.param(["example.py", "--help"], marks=pytest.mark.slow),
+        pytest.param(["bench.py", "--help"], marks=pytest.mark.slow),
         ["-c", "from IPython import InteractiveShell as Shell; Shell().run_cell('%load_ext exercises\\nimport torch')"],
-        ["-m", "pytest", "--collect-only", "-qs", "-p", "no:cacheprovider", "tests/engine/test_sequence.py"],
+        pytest.param(
+            ["-m", "pytest", "--collect-only", "-qs", "-p", "no:cacheprovider", "tests/engine/test_sequence.py"],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["import", "viz", "example", "bench", "notebook", "pytest"],
 )
@@ -154,7 +157,7 @@ def test_threads_wait_actively_for_a_moment_only(arguments):
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
-    [("OMP_WAIT_POLICY", "PASSIVE", "0"), ("GOMP_SPINCOUNT", "7", "7")],
+    [("OMP_WAIT_POLICY", "PASSIVE", "0"), pytest.param("GOMP_SPINCOUNT", "7", "7", marks=pytest.mark.slow)],
 )
 def test_how_threads_wait_is_the_users_to_set(name, value, expected):
     assert spin_count(["-c", "import nanovllm"], **{name: value}) == expected

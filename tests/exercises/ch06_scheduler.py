@@ -654,6 +654,8 @@ ERRORS_OF_MAKE_ROOM = {
     "questions that could change the answer, or everybody has gone and you still ask.",
     "ValueError": "Something was taken out of a queue in which it is not: preempt does that itself, once, and only a "
     "running sequence can be preempted.",
+    "RuntimeError": "Two things raise a RuntimeError here: a loop over a queue that gets shorter meanwhile, and, in a "
+    "whole step, a slot that was promised (the answer was True) and is not there.",
 }
 
 
@@ -916,6 +918,8 @@ def run_to_the_end(engine, check, seed, says=None):
 ERRORS_OF_PREEMPT = {
     "ValueError": "Something is taken out of a queue in which it is not, or taken out twice. seq is in running, once.",
     "KeyError": "A block is taken back that is free already: deallocate does all of it, once.",
+    "AttributeError": "Something is asked of an object that does not have it. num_preemptions belongs to the "
+    "scheduler, and a queue holds sequences: appendleft puts one in, extendleft goes through what it gets.",
 }
 
 
