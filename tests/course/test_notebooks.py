@@ -287,6 +287,7 @@ def test_the_command_line_explains_itself(capsys):
     assert "never overwritten" in " ".join(capsys.readouterr().out.split())  # lines end where the terminal does
 
 
+@pytest.mark.slow
 def test_the_command_line_fails_when_out_of_step(course):
     """The real command, on a copy of the kit beside the toy course."""
     shutil.copytree(
