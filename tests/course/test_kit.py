@@ -703,7 +703,7 @@ def test_a_caller_can_turn_off_more_and_cannot_turn_on_what_goes_around_an_answe
         ({"disabled_optimizations": ("packed_weights",)}, ["expected_length", "packed_weights"]),
         ({"disabled_optimizations": "all"}, "all"),
     ):
-        with assemble._accepting(package.load(), package.options, {})("qwen3-tiny", **small, **asked) as llm:
+        with assemble._accepting(package.load(), package.options, {}, "")("qwen3-tiny", **small, **asked) as llm:
             assert llm.config.disabled_optimizations == off
 
 
