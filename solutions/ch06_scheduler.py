@@ -29,9 +29,10 @@ def finish_reason(self, seq: Sequence) -> str | None:
     1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request
        ignores them.
     2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
-    3. "length": the request has generated `max_tokens` tokens, or prompt and answer together
-       have `self.max_model_len`.
-    4. "error": they need more blocks than the whole pool has; `seq.error` says so.
+    3. "length": the request has generated `max_tokens` tokens or more, or prompt and answer
+       together have reached `self.max_model_len`.
+    4. "error": they need more blocks than the whole pool has, which are
+       `self.block_manager.num_blocks`; a sentence in `seq.error` says so.
 
     What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`,
     `max_tokens`. Nothing else of the sequence changes: whoever asks ends it.
@@ -181,7 +182,8 @@ def choose_victim(self: Any, seq: Any) -> Any:
     """Which running sequence gives up its blocks, so that `seq` can go on.
 
     The goal: of the work in `exercises.kit.mixed_work`, as few tokens as possible shall be computed
-    again. When the newest goes it is 3,121 tokens; at most 2,960 are asked for.
+    again. When the newest goes it is 3,121 tokens, when the shortest does 2,733; at most 2,700
+    are asked for.
 
     It is called while the blocks do not suffice, and then again. It only says who goes, and changes
     nothing. With any work, every request has to get to its end.
@@ -190,7 +192,7 @@ def choose_victim(self: Any, seq: Any) -> Any:
         seq: the running sequence that needs a block.
 
     Returns:
-        one of `self.running`, oldest first; `seq` is one of them, too.
+        one of `self.running`, a deque with the oldest first; `seq` is one of them, too.
     """
 
     def cost(other: Any) -> int:

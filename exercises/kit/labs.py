@@ -345,7 +345,8 @@ def choose_victim(self: Any, seq: Any) -> Any:
     """Which running sequence gives up its blocks, so that `seq` can go on.
 
     The goal: of the work in `exercises.kit.mixed_work`, as few tokens as possible shall be computed
-    again. When the newest goes it is 3,121 tokens; at most 2,960 are asked for.
+    again. When the newest goes it is 3,121 tokens, when the shortest does 2,733; at most 2,700
+    are asked for.
 
     It is called while the blocks do not suffice, and then again. It only says who goes, and changes
     nothing. With any work, every request has to get to its end.
@@ -354,7 +355,7 @@ def choose_victim(self: Any, seq: Any) -> Any:
         seq: the running sequence that needs a block.
 
     Returns:
-        one of `self.running`, oldest first; `seq` is one of them, too.
+        one of `self.running`, a deque with the oldest first; `seq` is one of them, too.
     """
 
     def cost(other: Any) -> int:

@@ -13,7 +13,7 @@ from .workloads import step
 RUNS = [(seed, num_blocks) for num_blocks in (40, 56, 80) for seed in (1, 2, 3)]  # what is counted
 OPTIONS = {"kvcache_block_size": 4, "max_num_batched_tokens": 128, "max_num_seqs": 16, "max_model_len": 160}
 NEWEST = 3121  # tokens that are computed again in these runs if the newest goes, as in the engine
-BAR = 2960  # a twentieth fewer
+BAR = 2700  # the shortest is not enough: 2,733
 MAX_STEPS = 2000  # a run takes less than 400 with any rule that lets everybody finish
 
 

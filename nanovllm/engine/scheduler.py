@@ -209,9 +209,10 @@ class Scheduler:
         1. "stop": `last_token` is one of the model's end tokens, `self.eos`, unless the request
            ignores them.
         2. "stop": it is one of the request's own `stop_token_ids`; `seq.stop_reason` says which.
-        3. "length": the request has generated `max_tokens` tokens, or prompt and answer together
-           have `self.max_model_len`.
-        4. "error": they need more blocks than the whole pool has; `seq.error` says so.
+        3. "length": the request has generated `max_tokens` tokens or more, or prompt and answer
+           together have reached `self.max_model_len`.
+        4. "error": they need more blocks than the whole pool has, which are
+           `self.block_manager.num_blocks`; a sentence in `seq.error` says so.
 
         What the request asks for is in `seq.sampling_params`: `ignore_eos`, `stop_token_ids`,
         `max_tokens`. Nothing else of the sequence changes: whoever asks ends it.

@@ -518,8 +518,8 @@ reveal("longest", "fewer than before" if counts["the longest goes"] < counts["th
 # %% [markdown]
 # Each of them costs more, and whoever is nearly done is thrown out. There are better rules than either. This exercise
 # is open: any rule counts that keeps the promises, lets everybody finish, and has fewer tokens computed again than the
-# newest. You may not see how long an answer gets, but you know its limit, `seq.sampling_params.max_tokens`. When yours
-# counts, go on: below 2,600 it is a good one.
+# newest or the shortest would. You may not see how long an answer gets, but you know its limit,
+# `seq.sampling_params.max_tokens`. Below 2,600 it is a good rule.
 
 # %%
 # {{exercise ch06.choose_victim}}
