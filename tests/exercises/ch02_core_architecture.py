@@ -60,19 +60,26 @@ KV_MISTAKES = {
     "queries were kept, too, of every attention head": {"queries": True},
     "three vectors were kept, queries among them": {"two": 3},
     "keys and values were counted twice": {"two": 4},
-    "all vectors of a layer were as long as hidden_size together": {"kv": 1, "dim": "hidden"},
+    "all keys of a layer together were as long as hidden_size": {"kv": 1, "dim": "hidden"},
+    "there were as many KV heads as attention heads share one": {"kv": "groups"},
+    "one layer fewer were counted": {"layers": -1},
+    "a head had 128 numbers, whatever the config says": {"dim": 128},
+    "a head had 64 numbers, whatever the config says": {"dim": 64},
+    "kilobytes were counted, of 1,024 bytes": {"unit": 1024},
+    "kilobytes were counted, of 1,000 bytes": {"unit": 1000},
 }
 
 
-def kv_formula(config, element_size, two=2, layers=None, kv=None, dim=None, size=None, queries=False):
+def kv_formula(config, element_size, two=2, layers=None, kv=None, dim=None, size=None, queries=False, unit=1):
     """The bytes, with some mistakes in them."""
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     groups = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or hidden // heads
-    chosen = {"share": hidden // heads, "kv share": hidden // groups, "hidden": hidden, None: head_dim}[dim]
-    count = heads if kv == "heads" else kv or groups
+    dims = {"share": hidden // heads, "kv share": hidden // groups, "hidden": hidden, None: head_dim, 64: 64, 128: 128}
+    count = {"heads": heads, "groups": heads // groups, None: groups, 1: 1}[kv]
     vectors = two * count + (heads if queries else 0)
-    return (layers or config["num_hidden_layers"]) * vectors * chosen * (size or element_size)
+    depth = {None: config["num_hidden_layers"], 1: 1, -1: config["num_hidden_layers"] - 1}[layers]
+    return Fraction(depth * vectors * dims[dim] * (size or element_size), unit)
 
 
 def wrong_kv_bytes(config, element_size):
@@ -87,16 +94,9 @@ def wrong_kv_bytes(config, element_size):
             return f"A {type(got).__name__} came back; a whole number of bytes is promised."
         if got == right:
             return f"The number is right, but it is of type {type(got).__name__}. Bytes are whole: an int is promised."
-        found = [text for text, args in KV_MISTAKES.items() if kv_formula(config, element_size, **args) == got]
-        if len(found) == 1:
-            return would_be("That many it would be", found)
-        if not found:
-            pairs = itertools.combinations(KV_MISTAKES.items(), 2)
-            found = [
-                f"{one}, and {other}"
-                for (one, a), (other, b) in pairs
-                if not a.keys() & b.keys() and kv_formula(config, element_size, **a, **b) == got
-            ]
+        found = [
+            text for text, args in KV_MISTAKES.items() if kv_formula(config, element_size, **args) == Fraction(got)
+        ]
         return would_be("That many it would be", found)
 
     return says
@@ -216,6 +216,7 @@ STEP_MISTAKES = {
     "the new keys and values were not written": {"kv": "stored"},
     "one token's keys and values were moved for each sequence": {"kv": "n"},
     "only the longest sequence's cache were moved": {"kv": "longest"},
+    "only the first sequence's cache were moved": {"kv": "one first"},
     "all sequences moved as much as the first": {"kv": "first"},
     "all sequences moved as much as the longest": {"kv": "n longest"},
     "kv_bytes were numbers of element_size bytes each": {"kv_factor": "element"},
@@ -253,7 +254,15 @@ def step_formula(scheduled, model, device, **m):
     weights = times * counts * m.get("element", model.element_size)
     sums = [s + c for s, c in scheduled]
     longest, first = max(sums, default=0), sums[0] if sums else 0
-    tokens = {"none": 0, "computed": computed, "stored": stored, "n": n, "longest": longest, "first": n * first}
+    tokens = {
+        "none": 0,
+        "computed": computed,
+        "stored": stored,
+        "n": n,
+        "longest": longest,
+        "first": n * first,
+        "one first": first,
+    }
     tokens |= {"n longest": n * longest, "new twice": stored + 2 * computed, "all": stored + computed}
     factor = {"element": model.element_size, 2: 2, 1: 1}[m.get("kv_factor", 1)]
     moved = (weights + tokens[m.get("kv", "all")] * model.kv_bytes * factor) * m.get("bits", 1)
@@ -300,6 +309,8 @@ def wrong_step(args):
             return f"The number is right, but it is of type {type(got).__name__}; a float is promised."
         if not args[0]:
             return "A step without sequences does not run: no time, not even that of reading the weights."
+        if got == math.floor(right):
+            return "That is the right time, rounded down to whole seconds. It is a float, divided with /."
         found = mistakes_of(args, rounded(got))
         memory, arithmetic = step_formula(*args, join="memory"), step_formula(*args, join="arithmetic")
         return would_be("That long it would take", found) or (
@@ -311,6 +322,8 @@ def wrong_step(args):
 
 
 def step_error(error):
+    if error == "AttributeError":
+        return "A sequence is a pair of numbers here, stored and computed; the docstring names all other fields."
     if error == "ZeroDivisionError":
         return "Something is divided by 0; no speed of a device is 0, but a count of tokens may be."
     return None
