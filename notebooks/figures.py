@@ -152,7 +152,7 @@ def show_seats(runs: dict[str, list[tuple[int, int, int]]], num_seats: int) -> N
                 axis.text((start + end) / 2, seat, str(request), ha="center", va="center", fontsize=8, color=INK)
         axis.barh(range(num_seats), total, height=0.86, color="none", edgecolor=FAINT, hatch="////", zorder=0)
         used = sum(end - start for _, start, end in spans)
-        axis.set_title(f"{name}: {total} steps, {100 * (1 - used / total / num_seats):.0f} % of the seats empty")
+        axis.set_title(f"{name}: {total} steps, {100 * (1 - used / total / num_seats):.0f} % of the seats not taken")
         axis.set(xlim=(0, longest), yticks=range(num_seats), ylabel="seat")
         axis.invert_yaxis()
     axes[-1, 0].set_xlabel("step")
