@@ -78,7 +78,7 @@ mine()
 # | 256 requests | 26,774 | 23,363 | 19,787 |
 # | one request | 1,111 | 613 | 466 |
 #
-# Measured on 2026-11-22 on one NVIDIA H200, all on the same machine and within minutes (nanovllm at commit 88f294d, with
+# Measured on 2026-11-22 on one NVIDIA H200, all on the same machine within minutes (nanovllm at commit 88f294d, with
 # its levers): Qwen3-0.6B's shape, random weights; 256 prompts and answers of 100 to 1,024 tokens. That is one small
 # model, one GPU, one kind of work. Large models on many GPUs, where vLLM is at home, were not compared. What your
 # computer gives, you will measure.
