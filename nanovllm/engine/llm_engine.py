@@ -86,18 +86,19 @@ class LLMEngine:
     def run_step(self) -> int:
         """One step: what the scheduler chooses is computed, and all who wait for it are told.
 
-        * The scheduler is asked once (`schedule`). Nothing is computed before each chosen request
-          has a note of that time: `note_start(seqs)` makes it, and returns how many tokens the
-          step computes.
+        * The scheduler is asked once: `schedule()` returns the chosen sequences, and whether this
+          is a prefill. Nothing is computed before each of their requests has a note of that time:
+          `note_start(seqs)` makes it, and returns how many tokens the step computes.
         * The runner computes what was chosen, all of it at once, and returns two lists, with a
           token and log-probabilities for each sequence: `model_runner.run(seqs, is_prefill)`.
-        * The scheduler hears of the tokens first (`postprocess`), because it knows what ends an
-          answer; then the requests do (`take_in`). Each is told once a step.
+        * The scheduler hears of the tokens first, `postprocess(seqs, token_ids)`, because it knows
+          what ends an answer; then the requests do (`take_in`). Each is told once a step.
         * If nobody was chosen, the runner is left alone.
         * An error in any of this goes on to the caller: the loop around it knows what to do.
 
         Returns:
-            what `step` returns, and 0 if nobody was chosen.
+            the number of computed tokens: positive for a prefill, negative for a decode, 0 if
+            nobody was chosen.
         """
         seqs, is_prefill = self.scheduler.schedule()
         num_tokens = self.note_start(seqs)

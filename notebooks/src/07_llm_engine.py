@@ -8,10 +8,10 @@
 # * make single steps by hand, and see a request come in, go on, and leave,
 # * write the engine's step, what is done with its tokens, its inbox, and `generate`,
 # * get the first token out of your own loop,
-# * break the engine in five ways, and see what is left of the answers,
+# * break the engine in several ways, and see what is left of the answers,
 # * stream to several readers, read the metrics, and keep a long chat cheap.
 #
-# Plan an hour and a half; the exercises are an hour of it. Everything runs on a laptop's CPU.
+# Plan two hours, best in two sittings; the exercises are an hour of it. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -177,6 +177,9 @@ with me.LLM("qwen3-tiny", **SMALL) as llm:
         print(f"{len(answer['token_ids']):3} tokens, {answer['finish_reason']:6} {stop_reason!r:8} {answer['text']!r}")
 
 # %% [markdown]
+# The second answer had its last token when "valley" was complete: the scheduler said "length", and the stop string has
+# the last word.
+#
 # ## When a step breaks
 #
 # Models fail: a kernel, a driver, no memory, somebody presses Ctrl-C. It can happen at any line, with blocks half
@@ -371,8 +374,9 @@ reveal("left behind", "its own, and those of the three that were interrupted" if
 #
 # The tools: `as_prompt_list(prompts)` and `as_params_list(sampling_params, number)` bring both into the form of a list.
 # `self._make_request(prompt, params)` makes a request, or says what is wrong; `self.llm_engine.add_request(request)`
-# queues it. `self._step()` makes a step and reports nothing. `ProgressBar(requests, disable=...)` is a context manager
-# with a method `show()`. `RequestOutput(request, request.text(self.tokenizer))` is a result.
+# queues it, and `self.llm_engine.abort_request(*seq_ids)` ends some. `self._step()` makes a step and reports nothing.
+# `ProgressBar(requests, disable=...)` is a context manager with a method `show()`. A result is
+# `RequestOutput(request, request.text(self.tokenizer))`.
 
 # %%
 # {{exercise ch07.generate}}
