@@ -197,7 +197,7 @@ def state(exercise: Exercise, workspace: Workspace) -> str:
 
 
 def what_is_next(workspace: Workspace, chapter: str = "") -> str:
-    """The first exercise that has not passed: of `chapter`, then of those after it, then of what was left out before."""
+    """The first exercise that has not passed: of `chapter`, then of those after it, then of those left out before."""
     for exercise in sorted(manifest.load().values(), key=lambda e: (e.chapter != chapter, e.chapter < chapter)):
         if state(exercise, workspace) != "passed":
             return f"{exercise.id}: {exercise.title}, about {exercise.minutes} minutes."
