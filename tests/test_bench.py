@@ -27,7 +27,12 @@ def run(monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("workload", bench.WORKLOADS)
+QUICK = ("default", "small-pool")  # quick: enough and too little memory
+
+
+@pytest.mark.parametrize(
+    "workload", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in bench.WORKLOADS]
+)
 def test_every_workload_runs(monkeypatch, capsys, workload):
     # The pools of the work on a CPU have blocks of this size.
     out = run(monkeypatch, capsys, "--workload", workload, "--block-size", "16", "--num-kvcache-blocks", "16")

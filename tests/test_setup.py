@@ -143,7 +143,13 @@ def spin_count(arguments, **environment):
         pytest.param(["-c", "from nanovllm.viz import BlockTable"], marks=pytest.mark.slow),
         pytest.param(["example.py", "--help"], marks=pytest.mark.slow),
         pytest.param(["bench.py", "--help"], marks=pytest.mark.slow),
-        ["-c", "from IPython import InteractiveShell as Shell; Shell().run_cell('%load_ext exercises\\nimport torch')"],
+        pytest.param(
+            [
+                "-c",
+                "from IPython import InteractiveShell as Shell; Shell().run_cell('%load_ext exercises\\nimport torch')",
+            ],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["-m", "pytest", "--collect-only", "-qs", "-p", "no:cacheprovider", "tests/engine/test_sequence.py"],
             marks=pytest.mark.slow,
@@ -155,9 +161,10 @@ def test_threads_wait_actively_for_a_moment_only(arguments):
     assert spin_count(arguments) == "20000"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
-    [("OMP_WAIT_POLICY", "PASSIVE", "0"), pytest.param("GOMP_SPINCOUNT", "7", "7", marks=pytest.mark.slow)],
+    [("OMP_WAIT_POLICY", "PASSIVE", "0"), ("GOMP_SPINCOUNT", "7", "7")],
 )
 def test_how_threads_wait_is_the_users_to_set(name, value, expected):
     assert spin_count(["-c", "import nanovllm"], **{name: value}) == expected

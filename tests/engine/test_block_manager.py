@@ -542,11 +542,11 @@ class AnyhowMachine(WeakHashMachine):
 
 
 TestBlockManagerMachine = BlockManagerMachine.TestCase
-TestBlockManagerMachine.settings = settings(max_examples=100, stateful_step_count=30)
+TestBlockManagerMachine.settings = settings(max_examples=50, stateful_step_count=30)
 TestWeakHashMachine = WeakHashMachine.TestCase
-TestWeakHashMachine.settings = settings(max_examples=100, stateful_step_count=30)
+TestWeakHashMachine.settings = settings(max_examples=50, stateful_step_count=30)
 TestOtherEvictionMachine = OtherEvictionMachine.TestCase
-TestOtherEvictionMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestOtherEvictionMachine.settings = settings(max_examples=30, stateful_step_count=30)
 MACHINES = [BlockManagerMachine, WeakHashMachine, OtherEvictionMachine, AnyhowMachine]
 
 

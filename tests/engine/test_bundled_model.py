@@ -46,19 +46,25 @@ def test_the_prompts_of_the_example_are_answered_right(llm):
     assert lists_the_primes(ask(llm, "list all prime numbers within 100"))
 
 
-def test_they_are_answered_right_when_sampled(llm):
-    params = [SamplingParams(temperature=0.6, max_tokens=160, seed=seed) for seed in range(20)]
+@pytest.mark.parametrize("num_seeds", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_they_are_answered_right_when_sampled(llm, num_seeds):
+    params = [SamplingParams(temperature=0.6, max_tokens=160, seed=seed) for seed in range(num_seeds)]
     for question, is_right in [
         ("introduce yourself", introduces_itself),
         ("list all prime numbers within 100", lists_the_primes),
     ]:
-        outputs = llm.chat([[{"role": "user", "content": question}]] * 20, params, use_tqdm=False)
-        assert sum(is_right(output["text"]) for output in outputs) >= 19, question
+        outputs = llm.chat([[{"role": "user", "content": question}]] * num_seeds, params, use_tqdm=False)
+        assert sum(is_right(output["text"]) for output in outputs) >= num_seeds - 1, question
 
 
 @pytest.mark.parametrize(
     "question",
-    ["introduce yourself", "list all prime numbers within 100", "tell me a story about Mia and a kite", "spell garden"],
+    [
+        "introduce yourself",
+        pytest.param("list all prime numbers within 100", marks=pytest.mark.slow),
+        pytest.param("tell me a story about Mia and a kite", marks=pytest.mark.slow),
+        "spell garden",
+    ],
 )
 def test_hugging_face_gives_the_same_greedy_answer(llm, question):
     disable_progress_bar()

@@ -81,7 +81,7 @@ parity_draws = given(
 )
 
 
-@heavy(max_examples=12)
+@heavy(max_examples=6)
 @parity_draws
 def test_logits_and_greedy_tokens_are_those_of_hugging_face(options, prompts, seed, spelling):
     check_parity(options, prompts, seed, spelling)

@@ -392,6 +392,7 @@ def test_small_products_and_folded_layers_in_the_interpreter():
 
 
 @needs_triton
+@pytest.mark.slow
 def test_the_comparison_notices_a_wrong_kernel():
     run_interpreted(
         "import nanovllm.layers.kernels.store_kvcache as module\n"

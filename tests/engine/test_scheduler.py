@@ -643,7 +643,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=30)
+TestSchedulerMachine.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def random_walk(seed, num_steps, victim="newest", choice="longest freed"):

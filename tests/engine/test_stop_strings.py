@@ -84,7 +84,7 @@ def stops_in(draw, text):
 
 
 @given(data=st.data(), text=TEXTS)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_text_grows_to_what_decoding_at_once_gives(tokenizer, data, text):
     token_ids = tokenizer.encode(text, add_special_tokens=False)
     full = tokenizer.decode(token_ids, skip_special_tokens=True)
@@ -92,7 +92,7 @@ def test_text_grows_to_what_decoding_at_once_gives(tokenizer, data, text):
 
 
 @given(data=st.data(), token_ids=st.lists(st.integers(0, VOCAB_SIZE + 10), max_size=40))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_tokens_that_are_no_valid_text(tokenizer, data, token_ids):
     # Halves of characters, special tokens, and ids the tokenizer does not know (the head may be padded).
     full = tokenizer.decode(token_ids, skip_special_tokens=True)
@@ -164,7 +164,7 @@ def read(stream):
 
 
 @given(data=st.data(), prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_stop_strings_end_the_text_in_generate_and_stream_alike(llm, tokenizer, data, prompt):
     full = llm.generate(prompt, greedy(), use_tqdm=False)[0]
     assert full["text"] == tokenizer.decode(full["token_ids"], skip_special_tokens=True)
@@ -191,7 +191,7 @@ def test_stop_strings_end_the_text_in_generate_and_stream_alike(llm, tokenizer, 
 
 
 @given(prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6), count=st.integers(1, 20))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_stream_gives_the_text_of_generate(llm, prompt, count):
     output = llm.generate(prompt, greedy(max_tokens=count), use_tqdm=False)[0]
     pieces, streamed = read(llm.stream(prompt, greedy(max_tokens=count)))
