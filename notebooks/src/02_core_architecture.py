@@ -11,7 +11,8 @@
 # * write the least time that a step can take, and put it beside real steps of this computer and of an H100,
 # * predict how long steps take that nobody has measured.
 #
-# Everything runs on a laptop's CPU, without a network. Plan seventy minutes, the last exercise included.
+# Everything runs on a laptop's CPU, without a network. Plan an hour and a half, the last
+# exercise included.
 
 # %% [markdown]
 # ## Where we are
@@ -52,6 +53,7 @@ SMALL["disabled_optimizations"] = "all"
 def lab(exercise_id):
     """A function that is no part of the engine: yours if it is written, else ours; and whose it is."""
     me = mine(exercise_id)
+    print(me.whose(exercise_id))
     is_yours = exercise_id in {answer.exercise.id for answer in me.answers}
     return getattr(me.package.module("labs"), exercise_id.split(".")[1]), "yours" if is_yours else "ours"
 
@@ -188,7 +190,7 @@ DataFlow(trace)
 # %% [markdown]
 # ## Three requests
 #
-# Now A has six tokens, B four and C five. A and B are there at the beginning, C comes two steps later. Sequences of
+# Now A has six tokens, B four and C six. A and B are there at the beginning, C comes two steps later. Sequences of
 # different lengths go through the model in one call.
 #
 # ### Predict
@@ -263,7 +265,6 @@ figures.kv_of_one_token(num_layers=28, num_kv_heads=8, num_heads=16)
 
 # %%
 kv_bytes_per_token, whose = lab("ch02.kv_bytes_per_token")
-print(f"kv_bytes_per_token is {whose}")
 config = json.loads((llm.config.model_path / "config.json").read_text())
 slots = SMALL["num_kvcache_blocks"] * SMALL["kvcache_block_size"]
 size = llm.llm_engine.model_runner.kv_cache.nbytes
@@ -335,7 +336,8 @@ figures.seconds_of_steps(COUNTS, {"prefill of one prompt": prefills, "decode of 
 # %% [markdown]
 # The two lines are nearly one: to the weights it makes no difference whether 32 tokens come from one prompt or from 32
 # requests. What counts is the number of **tokens in a step**. And the thirty-second token is much cheaper than the
-# first.
+# first. But it is not free, as reading the weights once would have it: there is arithmetic, too, and on a CPU it is
+# soon what takes longest.
 #
 # ## The roofline
 #
@@ -358,7 +360,6 @@ figures.seconds_of_steps(COUNTS, {"prefill of one prompt": prefills, "decode of 
 
 # %%
 step_seconds, whose = lab("ch02.step_seconds")
-print(f"step_seconds is {whose}")
 
 
 def fastest(function, times=5):
@@ -381,8 +382,10 @@ figures.seconds_of_steps(COUNTS, {"decode, measured": decodes}, bounds)
 
 # %% [markdown]
 # The bound has two parts. Where it is flat, the step waits for memory, and one more token costs nothing. Where it
-# rises, it waits for arithmetic. The measured steps have that shape, and are well above it: the bound leaves out
-# attention, all that is small, and what else this computer has to do.
+# rises, it waits for arithmetic; on one core of a CPU that begins after a few tokens. The measured steps have that
+# shape, and lie above it: the bound leaves out attention, all that is small, and what else this computer has to do.
+# (Its two speeds were measured a moment later. If another program has slowed the computer down since, the bound can
+# cross the measured line: measure both again.)
 #
 # ### Plug in: a large GPU
 #
@@ -501,7 +504,6 @@ staircase("02")
 # * After a new `llm.add_request(...)`, call `calls_of(llm.llm_engine.run_step, most=9)`. Which functions of a layer
 #   run, and in which order?
 # * How many requests of 4,096 tokens fit on 80 GB if keys and values take one byte a number?
-# * In `figures.roofline`, put a device of your own: the data sheet of your GPU, or `this_core`. Where is its bend?
 # * Predict steps of a batch in which half of the sequences are long. What do you put in for `context_len`?
 
 # %% [markdown]
