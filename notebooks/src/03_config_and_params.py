@@ -507,8 +507,9 @@ Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 # ## Tune an engine
 #
 # Now it is your turn to choose. A GPU has 3.5 GB left for activations and cache together, and Qwen3-8B runs on it.
-# `simulate` plays three workloads through the real scheduler: no weights are needed to see which step computes what.
-# This is what the defaults make of them.
+# `simulate` plays three workloads through the real scheduler: no weights are needed to see which step computes what
+# (`help(simulate)` tells how to ask it about your options, and `WORKLOADS` has each length). This is what the defaults
+# make of them.
 
 # %%
 from exercises.kit.budget_work import WORKLOADS, simulate

@@ -11,7 +11,7 @@
 # * decide what of it travels to a worker process, and pack it into as few bytes as you can.
 #
 # You write four short functions, each of which runs in the engine as soon as it is written, and one experiment.
-# Plan eighty minutes. Everything runs on a laptop's CPU.
+# Plan an hour and a half. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
