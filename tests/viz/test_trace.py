@@ -425,15 +425,18 @@ def test_a_recorder_may_come_and_go_while_another_thread_runs_the_engine():
         server = threading.Thread(target=serve)
         server.start()
         try:
-            for i in range(15):
+            for i in range(1000):
                 recorder = TraceRecorder(llm)
                 time.sleep(0.01 * (i % 4))
                 recorder.detach()
                 traces.append(recorder.trace)
+                num_steps = sum(len(trace["steps"]) for trace in traces)
+                if i >= 14 and num_steps > 30:  # a busy machine needs more than 15 looks
+                    break
         finally:
             is_over.set()
             server.join()
-    assert sum(len(trace["steps"]) for trace in traces) > 30
+    assert num_steps > 30
     for trace in traces:
         assert check_trace(complete_events(trace), complete=False) == []
 
