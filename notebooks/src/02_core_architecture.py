@@ -335,9 +335,8 @@ figures.seconds_of_steps(COUNTS, {"prefill of one prompt": prefills, "decode of 
 
 # %% [markdown]
 # The two lines are nearly one: to the weights it makes no difference whether 32 tokens come from one prompt or from 32
-# requests. What counts is the number of **tokens in a step**. And the thirty-second token is much cheaper than the
-# first. But it is not free, as reading the weights once would have it: there is arithmetic, too, and on a CPU it is
-# soon what takes longest.
+# requests. What counts is the number of **tokens in a step**. The thirty-second token is much cheaper than the first,
+# but not free: on a CPU, arithmetic soon takes longest.
 #
 # ## The roofline
 #
