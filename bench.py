@@ -539,13 +539,18 @@ def run_in_turn(
 def describe_machine(config: Config, args: argparse.Namespace) -> dict[str, Any]:
     """Provenance of a measurement, and how fast the machine copies."""
     name = args.model or f"{args.shape} shape, random weights"
-    copy_speed = Roofline.measure_copy(config.device)
+    copy_speed = copy_gb_per_s(config.device)
     if config.device == "cuda":
         torch.cuda.empty_cache()
     return provenance(SimpleNamespace(config=config), name) | {  # type: ignore[arg-type]
         "cpu": f"{cpu_name()}, {torch.get_num_threads()} threads",
-        "copy_gb_per_s": round(copy_speed / 1e9, 1),
+        "copy_gb_per_s": copy_speed,
     }
+
+
+def copy_gb_per_s(device: str) -> float:
+    """How fast the machine copies, as it stands beside a measurement."""
+    return round(Roofline.measure_copy(device) / 1e9, 1)
 
 
 @contextmanager
@@ -649,8 +654,7 @@ def main() -> None:
         if args.measure_steps:
             name = args.model or f"{args.shape} shape, random weights"
             measured = measure_steps(partial(make_llm, model, args), name, context_lens=tuple(args.context_lens))
-            copy_speed = round(Roofline.measure_copy("cuda") / 1e9, 1)
-            save_measurement({"copy_gb_per_s": copy_speed} | measured, args.measure_steps)
+            save_measurement({"copy_gb_per_s": copy_gb_per_s("cuda")} | measured, args.measure_steps)
             return
         engines: list[Engine | HuggingFace] = [Engine(model, args)]
         if args.compare == "hf":

@@ -10,7 +10,6 @@ A function that draws takes numbers, not engines, wherever that is enough: then 
 
 import random
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -156,32 +155,6 @@ def show_seats(runs: dict[str, list[tuple[int, int, int]]], num_seats: int) -> N
         axis.set(xlim=(0, longest), yticks=range(num_seats), ylabel="seat")
         axis.invert_yaxis()
     axes[-1, 0].set_xlabel("step")
-    plt.show()
-
-
-def show_files(package: Path) -> None:
-    """Bars of how many lines each file of the engine has, folder by folder in one color; levers are hatched."""
-    patterns = ["llm.py", "engine/*.py", "models/*.py", "layers/**/*.py", "utils/*.py", "*.py", "levers/*.py"]
-    sizes: dict[str, int] = {}
-    colors: dict[str, str] = {}
-    for pattern, color in zip(patterns, [PINK, BLUE, ORANGE, GREEN, GRAY, PINK, "none"], strict=True):
-        for file in sorted(package.glob(pattern)):
-            name = file.relative_to(package).as_posix()
-            if file.name != "__init__.py":
-                sizes.setdefault(name, len(file.read_text(encoding="utf-8").splitlines()))
-                colors.setdefault(name, color)
-    _, axis = plt.subplots(figsize=(8, 0.22 * len(sizes)))
-    bars = axis.barh(list(sizes), list(sizes.values()), color=list(colors.values()), edgecolor=TEXT, linewidth=0.6)
-    for name, bar in zip(sizes, bars, strict=True):
-        bar.set_hatch("////" if name.startswith("levers/") else None)
-    axis.bar_label(bars, padding=2, fontsize=8)
-    num_levers = sum(size for name, size in sizes.items() if name.startswith("levers/"))
-    num_lines = sum(sizes.values()) - num_levers
-    axis.set(title=f"nanovllm: {num_lines:,} lines, and {num_levers:,} of levers (hatched)")
-    axis.set(xlabel="lines, with comments and docstrings")
-    axis.tick_params(axis="y", labelsize=8)
-    axis.margins(y=0.01)
-    axis.invert_yaxis()
     plt.show()
 
 

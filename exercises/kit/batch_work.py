@@ -3,32 +3,8 @@
 from collections.abc import Sequence
 
 MAX_BATCH = 4
-LENGTHS = [
-    21,
-    28,
-    20,
-    10,
-    82,
-    23,
-    7,
-    8,
-    94,
-    23,
-    18,
-    23,
-    23,
-    83,
-    52,
-    65,
-    28,
-    18,
-    10,
-    24,
-    50,
-    18,
-    17,
-    6,
-]  # tokens of 24 answers, in the order of arrival
+# Tokens of 24 answers, in the order of arrival.
+LENGTHS = [21, 28, 20, 10, 82, 23, 7, 8, 94, 23, 18, 23, 23, 83, 52, 65, 28, 18, 10, 24, 50, 18, 17, 6]
 ARRIVAL = 365  # steps that they take in the order of arrival
 BAR = 260
 

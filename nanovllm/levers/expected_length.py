@@ -50,12 +50,8 @@ class SchedulerLever(Scheduler):
         block_manager = self.block_manager
         held = [(self.expected_remaining_tokens(seq), len(seq.block_table)) for seq in self.running]
         shared = sum(blocks for _, blocks in held) - len(block_manager.used_block_ids)
-        held.append(
-            (
-                self.expected_remaining_tokens(candidate),
-                block_manager.num_free_blocks_needed(candidate),
-            )
-        )
+        blocks_needed = block_manager.num_free_blocks_needed(candidate)
+        held.append((self.expected_remaining_tokens(candidate), blocks_needed))
         peak, blocks_held = 0.0, 0
         for count, (remaining, blocks) in enumerate(sorted(held, reverse=True), start=1):
             blocks_held += blocks
