@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: a7639606f78b
+# derived: 9e57e90c80db
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -129,10 +129,10 @@ def choose_options(
 ) -> dict[str, int]:
     """Options with which an engine gets a workload done in few steps, with the memory there is.
 
-    The goal: at most half of the 2,242 steps that the three workloads take with the defaults, and
-    with none of them more. With 1.2 GB and work that you do not know: at most a tenth more steps
-    than the better of 512 and 4,096 tokens a step, in blocks of 16. It has to start, with room for
-    the longest request, also with other work and down to 0.4 GB. `simulate` can be called here.
+    The goal: at most half of the 2,242 steps that the three workloads take with the defaults and
+    3.5 GB, and with none of them more; 1,000 is good. And the engine has to start with less room,
+    too, down to 0.4 GB: the longest request of the workload has to fit into the cache. `simulate`
+    can be called here.
 
     Args:
         workload: tokens of prompt and answer of each request; all of them come at once.

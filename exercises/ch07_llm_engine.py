@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: a42b0d87f897
+# derived: f8e7f7c31ca5
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -88,26 +88,6 @@ def take_in(
     raise NotImplementedError("ch07.take_in")
 
 
-# --- ch07._read_inbox
-def _read_inbox(self) -> None:
-    """Obey the messages in the inbox, oldest first, until none is left.
-
-    A message is a new `Request`, or the `seq_id` of one to abort. Others may add messages
-    meanwhile, at the right end; they are obeyed, too.
-
-    * A new request is one of `self.requests`, by its `seq_id`, and the scheduler has queued its
-      sequence (`Scheduler.add`). Nothing happens if it is one of them already, or finished.
-    * A request of `self.requests` that is to be aborted has been ended by the scheduler
-      (`Scheduler.finish`) with the reason "abort", and is none of them any more. An id that
-      nobody there has is ignored.
-    * Ctrl-C may strike at any moment. Then the loop begins anew with the `self.requests` that
-      have not ended, and reads the inbox again. So a message leaves the inbox only when it has
-      been obeyed, and obeying it twice does no harm; and a request that has not ended is one of
-      `self.requests`, or there is still a message about it.
-    """
-    raise NotImplementedError("ch07._read_inbox")
-
-
 # --- ch07.generate
 def generate(
     self, prompts: Prompt | list[Prompt], sampling_params: Params = None, use_tqdm: bool = True
@@ -159,3 +139,23 @@ def choose_messages(
         ValueError: not even system message and newest question fit.
     """
     raise NotImplementedError("ch07.choose_messages")
+
+
+# --- ch07._read_inbox
+def _read_inbox(self) -> None:
+    """Obey the messages in the inbox, oldest first, until none is left.
+
+    A message is a new `Request`, or the `seq_id` of one to abort. Others may add messages
+    meanwhile, at the right end; they are obeyed, too.
+
+    * A new request is one of `self.requests`, by its `seq_id`, and the scheduler has queued its
+      sequence (`Scheduler.add`). Nothing happens if it is one of them already, or finished.
+    * A request of `self.requests` that is to be aborted has been ended by the scheduler
+      (`Scheduler.finish`) with the reason "abort", and is none of them any more. An id that
+      nobody there has is ignored.
+    * Ctrl-C may strike at any moment. Then the loop begins anew with the `self.requests` that
+      have not ended, and reads the inbox again. So a message leaves the inbox only when it has
+      been obeyed, and obeying it twice does no harm; and a request that has not ended is one of
+      `self.requests`, or there is still a message about it.
+    """
+    raise NotImplementedError("ch07._read_inbox")

@@ -110,41 +110,6 @@ def take_in(
             del self.requests[seq.seq_id]
 
 
-# --- ch07._read_inbox
-# Ctrl-C can strike between any two instructions, and no lock helps against that. What helps is an order in which nothing is
-# lost: obey, then throw away. Interrupted between the two, a message is obeyed twice, so obeying has to do no harm the
-# second time: a request that is there is not added again, an id that is gone is ignored. For the same reason a request is
-# entered in self.requests first and queued after, and taken out only when it has ended: the loop begins anew with what is
-# in self.requests. Databases call such operations idempotent and use them in the same way, to read a log again after a
-# crash.
-def _read_inbox(self) -> None:
-    """Obey the messages in the inbox, oldest first, until none is left.
-
-    A message is a new `Request`, or the `seq_id` of one to abort. Others may add messages
-    meanwhile, at the right end; they are obeyed, too.
-
-    * A new request is one of `self.requests`, by its `seq_id`, and the scheduler has queued its
-      sequence (`Scheduler.add`). Nothing happens if it is one of them already, or finished.
-    * A request of `self.requests` that is to be aborted has been ended by the scheduler
-      (`Scheduler.finish`) with the reason "abort", and is none of them any more. An id that
-      nobody there has is ignored.
-    * Ctrl-C may strike at any moment. Then the loop begins anew with the `self.requests` that
-      have not ended, and reads the inbox again. So a message leaves the inbox only when it has
-      been obeyed, and obeying it twice does no harm; and a request that has not ended is one of
-      `self.requests`, or there is still a message about it.
-    """
-    while self.inbox:
-        message = self.inbox[0]
-        if isinstance(message, Request):
-            if message.seq.seq_id not in self.requests and not message.is_finished:
-                self.requests[message.seq.seq_id] = message
-                self.scheduler.add(message.seq)
-        elif message in self.requests:
-            self.scheduler.finish(self.requests[message].seq, "abort")
-            del self.requests[message]
-        self.inbox.popleft()
-
-
 # --- ch07.generate
 # Making the requests is the checking: when the last one is made, nothing can be refused any more, and nothing has started. The
 # loop asks only for its own requests, so it neither waits for those of others nor takes their results away, though each
@@ -233,3 +198,38 @@ def choose_messages(
         room = budget * 0.4
         first = next((i for i in range(first, last, 2) if count_tokens(from_(i)) <= room), last)
     return from_(first)
+
+
+# --- ch07._read_inbox
+# Ctrl-C can strike between any two instructions, and no lock helps against that. What helps is an order in which nothing is
+# lost: obey, then throw away. Interrupted between the two, a message is obeyed twice, so obeying has to do no harm the
+# second time: a request that is there is not added again, an id that is gone is ignored. For the same reason a request is
+# entered in self.requests first and queued after, and taken out only when it has ended: the loop begins anew with what is
+# in self.requests. Databases call such operations idempotent and use them in the same way, to read a log again after a
+# crash.
+def _read_inbox(self) -> None:
+    """Obey the messages in the inbox, oldest first, until none is left.
+
+    A message is a new `Request`, or the `seq_id` of one to abort. Others may add messages
+    meanwhile, at the right end; they are obeyed, too.
+
+    * A new request is one of `self.requests`, by its `seq_id`, and the scheduler has queued its
+      sequence (`Scheduler.add`). Nothing happens if it is one of them already, or finished.
+    * A request of `self.requests` that is to be aborted has been ended by the scheduler
+      (`Scheduler.finish`) with the reason "abort", and is none of them any more. An id that
+      nobody there has is ignored.
+    * Ctrl-C may strike at any moment. Then the loop begins anew with the `self.requests` that
+      have not ended, and reads the inbox again. So a message leaves the inbox only when it has
+      been obeyed, and obeying it twice does no harm; and a request that has not ended is one of
+      `self.requests`, or there is still a message about it.
+    """
+    while self.inbox:
+        message = self.inbox[0]
+        if isinstance(message, Request):
+            if message.seq.seq_id not in self.requests and not message.is_finished:
+                self.requests[message.seq.seq_id] = message
+                self.scheduler.add(message.seq)
+        elif message in self.requests:
+            self.scheduler.finish(self.requests[message].seq, "abort")
+            del self.requests[message]
+        self.inbox.popleft()

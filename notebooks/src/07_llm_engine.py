@@ -6,12 +6,13 @@
 # You will
 #
 # * make single steps by hand, and see a request come in, go on, and leave,
-# * write the engine's step, what is done with its tokens, its inbox, and `generate`,
+# * write the engine's step, what is done with its tokens, and `generate`,
 # * get the first token out of your own loop,
 # * break the engine in several ways, and see what is left of the answers,
 # * stream to several readers, read the metrics, and keep a long chat cheap.
 #
-# Plan two hours, best in two sittings; the exercises are an hour of it. Everything runs on a laptop's CPU.
+# Plan an hour and a half; four exercises are an hour of it. A fifth, about Ctrl-C, waits at the end for those who want
+# another twenty minutes. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -22,10 +23,11 @@
 # %%
 # %load_ext exercises
 import logging
-from itertools import count, pairwise
+from itertools import pairwise
 
 import figures
 import torch
+from faults import at_most, count_steps, plant, try_again
 
 from exercises.kit import talk_work
 from nanovllm import LLM, SamplingParams
@@ -88,12 +90,17 @@ reveal("how many", len(answers) + len(more))
 figures.through_the_engine()
 
 # %% [markdown]
-# A `Sequence` is what the scheduler works with. What its reader needs besides is in a `Request`: log-probabilities,
-# and the times.
+# A `Sequence` is what the scheduler works with. What its reader needs besides is in a `Request`
+# (`nanovllm/engine/request.py`):
 #
-# {{source nanovllm/engine/request.py:Request}}
+# | | |
+# |---|---|
+# | `seq` | the sequence |
+# | `take_in(token_id, logprobs)` | takes a new token in; returns the stop string that it completes, or None |
+# | `num_final` | how many generated tokens are never taken back |
+# | `is_finished` | the sequence has ended, and all of it is final |
 #
-# Mind `num_final`: how many generated tokens are never taken back. It will become important when something breaks.
+# Mind `num_final`: it will become important when something breaks.
 #
 # ## One step
 #
@@ -107,18 +114,8 @@ figures.through_the_engine()
 
 
 # %%
-def at_most(engine, num_steps, prompts, params, **options):
-    """So many steps and no more, also where nothing ever ends; the engine is returned, to look at."""
-    llm = engine.LLM("qwen3-tiny", **SMALL | options)
-    for prompt in prompts:
-        llm.add_request(prompt, params)
-    made = [llm.step()[1] for _ in range(num_steps) if not llm.is_finished()]
-    print(f"{len(made)} steps; tokens computed: {made[:6]}{' ...' if len(made) > 6 else ''}")
-    return llm
-
-
 # Without run_step a request waits for ever; that is why the loop above counts its steps.
-bare = at_most(without("ch07.run_step"), 20, ["Once upon a time"], greedy(4))
+bare = at_most(20, without("ch07.run_step").LLM("qwen3-tiny", **SMALL), ["Once upon a time"], greedy(4))
 print("without run_step: waiting", len(bare.scheduler.waiting), "running", len(bare.scheduler.running))
 
 # %%
@@ -148,7 +145,8 @@ predict(
 )
 
 # %%
-bare = at_most(without("ch07.take_in"), 20, ["Once upon a time", "The sun was"], greedy(4))
+bare = without("ch07.take_in").LLM("qwen3-tiny", **SMALL)
+at_most(20, bare, ["Once upon a time", "The sun was"], greedy(4))
 written = [request.seq.num_completion_tokens for request in bare.added.values()]
 print(f"tokens written: {written}, final: {[request.num_final for request in bare.added.values()]}")
 print(f"the scheduler is finished: {bare.scheduler.is_finished()}; the engine is: {bare.is_finished()}")
@@ -183,24 +181,10 @@ with me.LLM("qwen3-tiny", **SMALL) as llm:
 # ## When a step breaks
 #
 # Models fail: a kernel, a driver, no memory, somebody presses Ctrl-C. It can happen at any line, with blocks half
-# handed out and tokens half appended. We plant such faults in front of the model.
-
+# handed out and tokens half appended. We plant such faults in front of the model: `plant(llm, error, when)` raises the
+# error before each run of the model for which `when(number of the run, its tokens)` is true.
 
 # %%
-def plant(llm, error, when):
-    """Before each run of the model: raise the error if `when(number of the run, its tokens)` says so."""
-    runner, numbers = llm.llm_engine.model_runner, count(1)
-    run = runner.run
-
-    def planted(seqs, is_prefill):
-        if when(next(numbers), sum(seq.num_scheduled_tokens for seq in seqs)):
-            raise error
-        return run(seqs, is_prefill)
-
-    runner.run = planted
-    return llm
-
-
 stories = ["Once upon a time there was a little cat", "One day, Tom and Mia went to the park"]
 predict(
     "broken step",
@@ -215,18 +199,7 @@ me = mine()
 print(me.whose("ch07.run_step", "ch07.take_in"))
 small = SMALL | {"num_kvcache_blocks": 16, "max_model_len": 64}
 llm = plant(me.LLM("qwen3-tiny", **small), RuntimeError("a kernel has failed"), lambda number, _: number == 5)
-step = llm.step
-
-
-def step_again():
-    try:
-        return step()
-    except RuntimeError as error:
-        print("the caller hears:", error, "... and makes another step")
-        return step()
-
-
-llm.step = step_again
+try_again(llm)
 trace = record(llm, stories, greedy(12), keep_error=True)
 print("the same text as without the error:", [seq["output_ids"] for seq in trace["seqs"].values()] == smooth)
 prefills = [step for step in trace["steps"] if step["kind"] == "prefill"]
@@ -264,9 +237,12 @@ predict("memory for 20", "And if there is memory for 20 only?")
 def with_memory_for(most):
     """Have three prompts answered; returns how many end with an error."""
     sizes, prompts = [], [[100 + i] * 20 for i in range(3)]
-    no_memory = torch.OutOfMemoryError("no memory")
-    llm = mine().LLM("qwen3-tiny", **SMALL)
-    with plant(llm, no_memory, lambda number, num_tokens: (sizes.append(num_tokens), num_tokens > most)[1]):
+
+    def too_large(number, num_tokens):
+        sizes.append(num_tokens)
+        return num_tokens > most
+
+    with plant(mine().LLM("qwen3-tiny", **SMALL), torch.OutOfMemoryError("no memory"), too_large) as llm:
         answers = llm.generate(prompts, greedy(3), use_tqdm=False)
     print("steps of", ", ".join(f"{size}{' (no memory)' if size > most else ''}" for size in sizes), "tokens")
     print("reasons:", *[answer["finish_reason"] for answer in answers])
@@ -290,37 +266,14 @@ with mine().LLM("qwen3-tiny", **SMALL | {"num_kvcache_blocks": 6}) as llm:
         print(f"{answer['finish_reason']:6} {len(answer['token_ids']):2} tokens  {answer.get('error', '')}")
 
 # %% [markdown]
-# ## The inbox
-#
-# Requests come at any moment: from another thread, or while a step is under way. Aborts, too: a reader has closed the
-# window. Only the loop touches scheduler and runner; all others leave a message.
-#
-# {{source nanovllm/engine/llm_engine.py:LLMEngine._run}}
-#
-# `_run` is a generator: each step runs until the next `yield`. An exception ends a generator for good, so Python
-# itself tells a broken loop from one that waits. Then the next call makes a new one, which begins anew.
-
-# %%
-bare = at_most(without("ch07._read_inbox"), 20, ["Once upon a time"], greedy(4))
-print("without _read_inbox: live", len(bare.llm_engine.requests), "waiting", len(bare.scheduler.waiting))
-
-# %% [markdown]
-# This engine throws its messages away unread: somebody waits for an answer that nobody has heard of.
-#
-# The hard part is Ctrl-C. In Python it strikes between any two lines, yours too. The check tries every one of them.
-
-# %%
-# {{exercise ch07._read_inbox}}
-
-# %% [markdown]
 # ## Milestone: the first token of your own loop
 #
-# Three functions, and an engine is running: a message comes in, a step is made, a token comes out. One reader
-# changes their mind, and their request is aborted.
+# Two functions, and an engine is running: a step is made, a token comes out, and whoever waits for it is told. One
+# reader changes their mind, and their request is aborted.
 
 # %%
 me = mine()
-print(me.whose("ch07.run_step", "ch07.take_in", "ch07._read_inbox"))
+print(me.whose("ch07.run_step", "ch07.take_in"))
 llm = me.LLM("qwen3-tiny", **SMALL)
 reader, other = (llm.add_request(story, greedy(12)) for story in stories)
 llm.step()
@@ -407,10 +360,8 @@ for answer in llm.generate(beginnings, [greedy(9), greedy(3), greedy(6)]):
 predict("streams", "How many steps does the engine make for all three, with the prefills?", unit="steps")
 
 # %%
-llm, made, pieces = mine().LLM("qwen3-tiny", **SMALL), [], {}
-step = llm.llm_engine.step
-llm.llm_engine.step = lambda: (made.append("a step"), step())[1]
-
+llm, pieces = mine().LLM("qwen3-tiny", **SMALL), {}
+made = count_steps(llm)
 readers = dict(zip(["Mia", "Tom", "Leo"], beginnings, strict=True))
 open_streams = {name: llm.stream(prompt, greedy(10)) for name, prompt in readers.items()}
 while open_streams:
@@ -568,6 +519,31 @@ print(mine().whose("ch07"))
 staircase("07")
 
 # %% [markdown]
+# ## One more: the inbox
+#
+# This section is for those who have twenty minutes left. Nothing later needs it.
+#
+# Requests come at any moment: from another thread, or while a step is under way. Aborts, too: a reader has closed the
+# window. Only the loop touches scheduler and runner; all others leave a message.
+#
+# {{source nanovllm/engine/llm_engine.py:LLMEngine._run}}
+#
+# `_run` is a generator: each step runs until the next `yield`. An exception ends a generator for good, so Python
+# itself tells a broken loop from one that waits. Then the next call makes a new one, which begins anew.
+
+# %%
+bare = at_most(20, without("ch07._read_inbox").LLM("qwen3-tiny", **SMALL), ["Once upon a time"], greedy(4))
+print("without _read_inbox: live", len(bare.llm_engine.requests), "waiting", len(bare.scheduler.waiting))
+
+# %% [markdown]
+# This engine throws its messages away unread: somebody waits for an answer that nobody has heard of.
+#
+# The hard part is Ctrl-C. In Python it strikes between any two lines, yours too. The check tries every one of them.
+
+# %%
+# {{exercise ch07._read_inbox}}
+
+# %% [markdown]
 # ## Change it
 #
 # * Plant two errors, in steps 5 and 6. How many tokens are computed in all, compared with a run without errors?
@@ -582,7 +558,7 @@ staircase("07")
 #
 # 1. A step is: choose, compute, tell the scheduler, tell the requests. The loop around it reads the inbox, and repeats.
 # 2. Only final tokens are promised. After an error everything else is thrown away and computed again.
-# 3. A message is obeyed first and thrown away then, and obeying it twice does no harm.
+# 3. What comes from outside is a message. Only the loop touches scheduler and runner, between two steps.
 # 4. `generate` checks everything before it starts, waits for its own requests only, and leaves nothing behind.
 # 5. A chat finds its past in the prefix cache, until its beginning changes: cut rarely, and much.
 

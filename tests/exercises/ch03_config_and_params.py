@@ -839,32 +839,6 @@ def half_the_steps(engine, check):
 
 
 @case("ch03.choose_options")
-def no_choice_suits_all(engine, check):
-    """1.2 GB, and work that nobody has shown: long documents with short answers, and the reverse."""
-    room, rng = 1_200_000_000, random.Random(5)
-    documents = [(rng.randrange(1500, 2000), rng.randrange(1, 4)) for _ in range(60)]
-    letters = [(rng.randrange(10, 60), rng.randrange(200, 600)) for _ in range(40)]
-    for name, workload in {"documents": documents, "letters": letters}.items():
-        options = chosen_options(engine, check, workload, room)
-        if options is None:
-            return
-        steps = steps_of(options, workload, room)
-        if not check.true(f"{name}: the engine starts", not isinstance(steps, Said), says="The longest has no room."):
-            return
-        best = min(
-            budget_work.simulate({"kvcache_block_size": 16, "max_num_batched_tokens": n}, workload, room).steps
-            for n in (512, 4096)
-        )
-        says = (
-            f"{steps} steps, and {best} are possible. Prompts want large steps, answers want much cache: "
-            "what is best for one workload is not for another, so look at the one you are given."
-        )
-        check.true(
-            f"{name}: at most a tenth more steps than the better of two sizes", 10 * steps <= 11 * best, says=says
-        )
-
-
-@case("ch03.choose_options")
 def with_less_room(engine, check):
     """Less memory than the largest step of the defaults takes. The engine has to start all the same."""
     for room in (1_000_000_000, 400_000_000):
