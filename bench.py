@@ -11,7 +11,8 @@ small-pool     the default work with a cache that holds few of the requests at o
 early-stop     the same small cache; answers may get long, but most end soon, and nobody knows when
 
 `--levers FILE` measures what each faster path of `nanovllm.levers` gains: engines with and without it, in processes
-side by side, work in turn.
+side by side, work in turn. `--measure-compile FILE` does the same with three engines: the plain one, the plain one
+with its layers compiled by torch, and the one with all faster paths.
 """
 
 import argparse
@@ -277,13 +278,29 @@ def make_llm(model: str, args: argparse.Namespace, disabled_optimizations: Disab
     return LLM(model, **engine_options(args, disabled_optimizations))
 
 
+def compile_layers(llm: LLM, **options: Any) -> None:
+    """Have torch compile every decoder layer, for any number of tokens; attention stays as it is.
+
+    It asks for lengths and tables that are no tensors, so it cannot be a part of a compiled graph. `options` are those
+    of `torch.compile`.
+    """
+    for layer in llm.llm_engine.model_runner.model.model.layers:  # type: ignore[union-attr]
+        attention = layer.self_attn.attn  # type: ignore[union-attr]
+        attention.forward = torch.compiler.disable(attention.forward)
+        layer.compile(dynamic=True, **options)  # type: ignore[operator, union-attr]
+
+
 class Engine:
     """nanovllm on a workload."""
 
     name = "nanovllm"
 
-    def __init__(self, model: str, args: argparse.Namespace, disabled: Disabled = ()) -> None:
+    def __init__(
+        self, model: str, args: argparse.Namespace, disabled: Disabled = (), is_compiled: bool = False
+    ) -> None:
         self.llm = make_llm(model, args, disabled)
+        if is_compiled:
+            compile_layers(self.llm)
         self.pool = PoolWatch(self.llm.scheduler)
 
     def run(self, work: Workload) -> Result:
@@ -384,10 +401,12 @@ class Setup:
     Args:
         disabled: levers that are off.
         pool: the workload that the cache is sized for.
+        is_compiled: whether torch compiles its layers.
     """
 
     disabled: Disabled
     pool: str
+    is_compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -434,20 +453,21 @@ class EngineProcess:
 
     Args:
         args: with the size of the cache filled in.
+        disabled, is_compiled: see `Setup`.
     """
 
-    def __init__(self, model: str, args: argparse.Namespace, disabled: Disabled) -> None:
+    def __init__(self, model: str, args: argparse.Namespace, disabled: Disabled, is_compiled: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe()
-        self.process = context.Process(target=self.serve, args=(other_end, model, args, disabled))
+        self.process = context.Process(target=self.serve, args=(other_end, model, args, disabled, is_compiled))
         self.process.start()
         other_end.close()
 
     @staticmethod
-    def serve(connection: Any, model: str, args: argparse.Namespace, disabled: Disabled) -> None:
+    def serve(connection: Any, model: str, args: argparse.Namespace, disabled: Disabled, is_compiled: bool) -> None:
         if connection.recv() is None:
             return
-        engine = Engine(model, args, disabled)
+        engine = Engine(model, args, disabled, is_compiled)
         connection.send("ready")
         while (work := connection.recv()) is not None:
             connection.send(engine.run(work))
@@ -474,9 +494,11 @@ class EngineProcess:
         self.process.kill()
 
 
-def measure_levers(model: str, args: argparse.Namespace, path: Path) -> None:
-    """Measure what each lever gains, and write it to `path` after every pack, so that nothing is lost."""
-    sizes = {workload: with_sizes(args, workload) for workload in (*MOST_LEVERS, *sum(LEVER_WORKLOADS.values(), ()))}
+def prepare(
+    model: str, args: argparse.Namespace, workloads: tuple[str, ...]
+) -> tuple[dict[str, argparse.Namespace], dict[str, Workload], Config, dict[str, Any]]:
+    """Sizes and requests of some workloads, "default" among them; the engine's config; and where this is measured."""
+    sizes = {workload: with_sizes(args, workload) for workload in workloads}
     config = Config(model, **engine_options(sizes["default"]))
     vocab_size = config.hf_config.vocab_size
     for size in sizes.values():
@@ -488,6 +510,13 @@ def measure_levers(model: str, args: argparse.Namespace, path: Path) -> None:
         "runs": args.runs,
         "workloads": {workload: {n: getattr(size, n) for n in SIZES} for workload, size in sizes.items()},
     }
+    return sizes, works, config, head
+
+
+def measure_levers(model: str, args: argparse.Namespace, path: Path) -> None:
+    """Measure what each lever gains, and write it to `path` after every pack, so that nothing is lost."""
+    sizes, works, config, head = prepare(model, args, (*MOST_LEVERS, *sum(LEVER_WORKLOADS.values(), ())))
+    vocab_size = config.hf_config.vocab_size
     names = [name for name in LEVERS if is_enabled(config, name)]
     packs = pack([*map(Comparison, names), Comparison(ALL)], args.side_by_side)
     rows: list[dict[str, Any]] = []
@@ -518,6 +547,7 @@ def run_in_turn(
     works: dict[str, Workload],
     vocab_size: int,
     runs: int,
+    much_slower: float = MUCH_SLOWER,
 ) -> dict[tuple[Setup, str], list[float]]:
     """Run each task several times; returns the tokens a second of its runs."""
     rates: dict[tuple[Setup, str], list[float]] = {task: [] for task in tasks}
@@ -528,12 +558,50 @@ def run_in_turn(
         for task in tasks:
             setup, workload = task
             fastest = max(max(found, default=0.0) for (_, other), found in rates.items() if other == workload)
-            if rates[task] and MUCH_SLOWER * rates[task][0] < fastest:
+            if rates[task] and much_slower * rates[task][0] < fastest:
                 continue
             result = engines[setup].run(works[workload])
             rates[task].append(round(result.rate, 1))
-            print(f"{workload:12} {result.rate:10,.0f} tok/s  off: {setup.disabled or 'none'}", flush=True)
+            compiled = ", compiled" * setup.is_compiled
+            print(f"{workload:12} {result.rate:10,.0f} tok/s  off: {setup.disabled or 'none'}{compiled}", flush=True)
     return rates
+
+
+COMPILE_SETUPS = {
+    "plain": Setup(ALL, "default"),
+    "compiled": Setup(ALL, "default", is_compiled=True),
+    "levers": Setup((), "default"),
+}
+
+
+def measure_compile(model: str, args: argparse.Namespace, path: Path) -> None:
+    """Measure what torch's compiler gains on the plain layers, beside the levers, and write it to `path`.
+
+    The first run of each engine on each work is not counted; in it the compiler compiles. It is a short one, so its
+    seconds are those of compiling, nearly.
+    """
+    sizes, works, config, head = prepare(model, args, MOST_LEVERS)
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        engines = {
+            setup: EngineProcess(model, sizes["default"], setup.disabled, setup.is_compiled)
+            for setup in COMPILE_SETUPS.values()
+        }
+        first_seconds = {}
+        for process in engines.values():
+            stack.callback(process.close)
+            process.start()
+        for setup, process in engines.items():
+            for workload in MOST_LEVERS:
+                result = process.run(works[workload].shortened(WARM_UP_TOKENS))
+                first_seconds[setup, workload] = round(result.seconds, 2)
+        tasks = list(first_seconds)
+        rates = run_in_turn(tasks, engines, works, config.hf_config.vocab_size, args.runs, math.inf)
+        for workload in MOST_LEVERS:
+            for name, setup in COMPILE_SETUPS.items():
+                row = {"engine": name, "workload": workload, "tokens_per_second": rates[setup, workload]}
+                rows.append(row | {"first_run_seconds": first_seconds[setup, workload]})
+    save_measurement(head | {"rows": rows}, path)
 
 
 def describe_machine(config: Config, args: argparse.Namespace) -> dict[str, Any]:
@@ -601,6 +669,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--levers", type=Path, metavar="FILE", help="instead: measure what each faster path gains")
     parser.add_argument(
+        "--measure-compile", type=Path, metavar="FILE", help="instead: measure what torch's compiler gains beside them"
+    )
+    parser.add_argument(
         "--side-by-side", type=int, default=4, metavar="N", help="engines in memory at a time while levers are measured"
     )
     parser.add_argument(
@@ -649,6 +720,9 @@ def main() -> None:
         model = make_model(args, directory)
         if args.levers:
             measure_levers(model, args, args.levers)
+            return
+        if args.measure_compile:
+            measure_compile(model, args, args.measure_compile)
             return
         args = with_sizes(args, args.workload)
         if args.measure_steps:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import bench
-from nanovllm import LLM, measure
+from nanovllm import LLM, SamplingParams, measure
 from nanovllm.levers import LEVERS
 from nanovllm.levers import table as levers_table
 from nanovllm.viz.record import DATA
@@ -204,6 +204,41 @@ def test_levers_are_measured_side_by_side(monkeypatch, capfd, tmp_path):
     found = {(row["lever"], row["workload"]): (row["with"], row["without"]) for row in measurement["rows"]}
     assert {name for name, _ in found} >= {"expected_length", "all"}
     assert all(rate > 0 for pair in found.values() for runs in pair for rate in runs)
+
+
+def test_compiled_layers_write_the_same_text():
+    """Without a compiler: torch finds the graphs, and runs them as they are."""
+    options = {"num_kvcache_blocks": 32, "kvcache_block_size": 16, "max_model_len": 64, "device": "cpu"}
+    answers = []
+    for is_compiled in (False, True):
+        with LLM("qwen3-tiny", disabled_optimizations="all", **options) as llm:
+            if is_compiled:
+                bench.compile_layers(llm, backend="eager")
+            params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+            answers.append([a["token_ids"] for a in llm.generate([[7] * 9, [8, 9], [10]], params, use_tqdm=False)])
+    assert answers[0] == answers[1]
+
+
+def test_compiled_layers_are_measured_between_plain_ones_and_levers(monkeypatch, capsys, tmp_path):
+    class Fake:
+        def __init__(self, model, args, disabled, is_compiled):
+            self.rate = 100.0 * (disabled == ()) + 10.0 + is_compiled
+
+        def start(self):
+            pass
+
+        close = start
+
+        def run(self, work):
+            return SimpleNamespace(rate=self.rate, seconds=0.5)
+
+    monkeypatch.setattr(bench, "EngineProcess", Fake)
+    run(monkeypatch, capsys, "--measure-compile", str(tmp_path / "compile.json"), "--runs", "3")
+    recorded = json.loads((tmp_path / "compile.json").read_text())
+    found = {(row["engine"], row["workload"]): row["tokens_per_second"] for row in recorded["rows"]}
+    rates = {"plain": 10.0, "compiled": 11.0, "levers": 110.0}
+    assert found == {(name, work): [rate] * 3 for name, rate in rates.items() for work in ("default", "batch-1")}
+    assert recorded["copy_gb_per_s"] > 0 and recorded["torch"] == torch.__version__ and recorded["runs"] == 3
 
 
 def test_an_engine_that_cannot_start_is_reported(monkeypatch):
