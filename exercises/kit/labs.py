@@ -403,3 +403,42 @@ def choose_messages(
         room = budget * 0.4
         first = next((i for i in range(first, last, 2) if count_tokens(from_(i)) <= room), last)
     return from_(first)
+
+
+# Chapter 08.
+
+
+def choose_graph_sizes(counts: Mapping[int, int], largest: int, most: int) -> list[int]:
+    """For which batch sizes a CUDA graph is recorded.
+
+    A decode step of n sequences replays the smallest graph for n sequences or more. What the graph
+    computes beyond n is padding.
+
+    The goal: little padding in all steps together. On the day of `exercises.kit.graph_work`, nine
+    graphs for powers of two pad 28,621 rows; at most 12,000 are asked for.
+
+    Every batch that can come has to find a graph, from one sequence to `largest`, also where
+    `counts` has none of its size.
+
+    Args:
+        counts: how many steps had how many sequences, by the number of sequences; may be empty.
+        largest: the most sequences that a step can have.
+        most: how many graphs there may be, at least 1.
+
+    Returns:
+        at most `most` different sizes from 1 to `largest`, ints, in any order.
+    """
+    sizes = sorted({*counts, largest})
+    numbers = range(1, len(sizes) + 1)
+
+    def rows(i: int, j: int) -> int:
+        # Padding of the steps with sizes i to j - 1 if all of them take the largest of these.
+        return sum(counts.get(size, 0) * (sizes[j - 1] - size) for size in sizes[i:j])
+
+    padding = {(i, j): rows(i, j) for j in numbers for i in range(j)}
+    # For the first j sizes, with so many graphs: the least padding, and the graphs.
+    best: list[tuple[float, tuple[int, ...]]] = [(0, ()), *((math.inf, ()) for _ in numbers)]
+    for _ in range(most):
+        choices = [[(best[i][0] + padding[i, j], (*best[i][1], sizes[j - 1])) for i in range(j)] for j in numbers]
+        best = [best[0], *map(min, choices)]
+    return list(best[-1][1])

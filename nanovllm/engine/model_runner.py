@@ -135,37 +135,57 @@ class ModelRunner:
         return self.output_class(seqs, token_ids, top_logprobs(logits, token_ids, sampled))
 
     def prepare_prefill(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
-        """Flatten the scheduled tokens of all sequences into one batch, and set the context.
+        """Put the scheduled tokens of all sequences behind each other, without padding.
+
+        Token by token: its id, its position in its own sequence, and its slot
+        (`slots(seq, start, end)`). Where sequences begin and end in the flat batch, two lists of
+        sums say, from 0 on: `cu_seqlens_q` sums up the tokens that are computed now,
+        `cu_seqlens_k` all tokens whose keys and values a sequence has when the step has run. Lists
+        become the step's context with `set_prefill_context`, and tensors with `to_device`.
+
+        Args:
+            seqs: at least one; of each, `scheduled_token_ids` are computed, which come after
+                `num_cached_tokens` others. Copies in worker processes may have no `token_ids`.
 
         Returns:
             input_ids, positions: [num_tokens] int64.
         """
         input_ids: list[int] = []
         positions: list[int] = []
-        slot_mapping: list[int] = []
+        slots: list[int] = []
         cu_seqlens_q, cu_seqlens_k = [0], [0]
         for seq in seqs:
             start, end = seq.num_cached_tokens, seq.num_computed_after_step
             input_ids += seq.scheduled_token_ids
             positions += range(start, end)
-            slot_mapping += self.slots(seq, start, end)
-            cu_seqlens_q.append(cu_seqlens_q[-1] + end - start)
+            slots += self.slots(seq, start, end)
+            cu_seqlens_q.append(len(input_ids))
             cu_seqlens_k.append(cu_seqlens_k[-1] + end)
-        # Without cached tokens, all keys and values are in this batch: no need to read the pages.
-        reads_cache = cu_seqlens_k[-1] > cu_seqlens_q[-1]
-        set_context(
-            is_prefill=True,
-            cu_seqlens_q=self.to_device(cu_seqlens_q, torch.int32),
-            cu_seqlens_k=self.to_device(cu_seqlens_k, torch.int32),
-            max_seqlen_q=max(seq.num_scheduled_tokens for seq in seqs),
-            max_seqlen_k=max(seq.num_computed_after_step for seq in seqs),
-            slot_mapping=self.to_device(slot_mapping, torch.int64),
-            block_tables=self.prepare_block_tables(seqs) if reads_cache else None,
-        )
+        self.set_prefill_context(seqs, cu_seqlens_q, cu_seqlens_k, slots)
         return self.to_device(input_ids, torch.int64), self.to_device(positions, torch.int64)
 
+    def set_prefill_context(
+        self, seqs: list[Sequence], cu_q: list[int], cu_k: list[int], slots: list[int]
+    ) -> None:
+        """Describe a prefill to the attention layers; see `Context`."""
+        # Without cached tokens, all keys and values are in this batch: no need to read the pages.
+        tables = self.prepare_block_tables(seqs) if cu_k[-1] > cu_q[-1] else None
+        longest_q = max(seq.num_scheduled_tokens for seq in seqs)
+        longest_k = max(seq.num_computed_after_step for seq in seqs)
+        starts = [self.to_device(cu_seqlens, torch.int32) for cu_seqlens in (cu_q, cu_k)]
+        slot_mapping = self.to_device(slots, torch.int64)
+        set_context(True, *starts, longest_q, longest_k, slot_mapping, block_tables=tables)
+
     def prepare_decode(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
-        """The last token of every sequence, and the context.
+        """One token of every sequence: its last, the only one without keys and values.
+
+        The context (`set_context`, see `Context`) says that this is no prefill, and has the slot
+        of each token, the number of tokens that each sequence attends to, the new one included,
+        and the block tables (`prepare_block_tables`).
+
+        Args:
+            seqs: at least one; the last block of each has room for its last token. Copies in
+                worker processes have no `token_ids`, only `last_token` and `num_tokens`.
 
         Returns:
             input_ids, positions: [num_seqs] int64.
@@ -183,7 +203,19 @@ class ModelRunner:
         return self.to_device(input_ids, torch.int64), self.to_device(positions, torch.int64)
 
     def slots(self, seq: Sequence, start: int, end: int) -> list[int]:
-        """Slots of the tokens `start` to `end - 1` in the KV cache; none before there is one."""
+        """Where the keys and values of the tokens `start` to `end - 1` are stored.
+
+        Block b of the pool has the slots `b * block_size` to `(b + 1) * block_size - 1`, and
+        `seq.block_table` names the blocks of a sequence in the order of its tokens.
+
+        Args:
+            seq: its table has a block for each of these tokens, or is empty, as in the warm-up,
+                when there is no pool yet.
+            start, end: positions in the sequence, `start <= end`.
+
+        Returns:
+            a slot for each token, in order, ints; an empty list if the table is empty.
+        """
         slots: list[int] = []
         if not seq.block_table:
             return slots

@@ -1,0 +1,163 @@
+"""What the start of an engine takes, stage by stage: measured here, or recorded on a GPU.
+
+`python -m exercises.kit.start_work FILE` measures on a GPU, and what each CUDA graph costs there, and writes FILE.
+"""
+
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import nanovllm.engine.llm_engine as engine_module
+import nanovllm.engine.model_runner as runner_module
+import nanovllm.llm as llm_module
+from nanovllm import LLM, measure
+from nanovllm.config import Config
+from nanovllm.engine.model_runner import ModelRunner
+from nanovllm.engine.scheduler import Scheduler
+from nanovllm.levers import cuda_graph
+from nanovllm.viz.record import DATA
+
+RECORDED = DATA / "start_h200.json"
+OUTER = "ranks"  # has other stages inside
+
+
+class Stage(NamedTuple):
+    """A part of the start.
+
+    Args:
+        name: what is done.
+        begin, seconds: when, from the start on, and for how long.
+    """
+
+    name: str
+    begin: float
+    seconds: float
+
+
+def timed_start(model: str, **options: Any) -> tuple[LLM, list[Stage]]:
+    """Start an engine, and see how long each part of it takes.
+
+    Args:
+        model, options: for `LLM`.
+
+    Returns:
+        the LLM, and its stages in the order in which they began.
+    """
+    stages: list[Stage] = []
+    start = time.perf_counter()
+    with _watched(lambda name, begin, end: stages.append(Stage(name, begin - start, end - begin))):
+        llm = LLM(model, **options)
+    return llm, sorted(stages, key=lambda stage: stage.begin)
+
+
+@contextmanager
+def _watched(note: Callable[[str, float, float], None]) -> Iterator[None]:
+    """While this lasts, every stage is noted with its begin and end; what happens inside of one is not."""
+    lever = cuda_graph.ModelRunnerLever  # its own methods call those of the plain runner
+    places: list[tuple[str, Any, str]] = [
+        ("config", Config, "__post_init__"),
+        ("tokenizer", llm_module, "load_tokenizer"),
+        (OUTER, engine_module, "start_runner"),
+        ("weights", ModelRunner, "build_model"),
+        *(("warm-up", owner, "warmup_model") for owner in (ModelRunner, lever)),
+        ("size of the pool", runner_module, "choose_num_blocks"),
+        *(("pool", owner, "allocate_kv_cache") for owner in (ModelRunner, lever)),
+        ("graphs", lever, "capture_cudagraph"),
+        ("scheduler", Scheduler, "__init__"),
+    ]
+    before, inside = [(owner, name, getattr(owner, name)) for _, owner, name in places], list[str]()
+
+    def watch(stage: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if inside and inside[-1] != OUTER:
+                return function(*args, **kwargs)
+            inside.append(stage)
+            begin = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                note(stage, begin, time.perf_counter())
+                inside.pop()
+
+        return call
+
+    try:
+        for stage, owner, name in places:
+            setattr(owner, name, watch(stage, getattr(owner, name)))
+        yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+def load_recorded() -> dict[str, Any]:
+    """The start on a GPU, as `measure_start` returned it."""
+    found: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return found
+
+
+def measure_start(shape: dict[str, Any], model: str) -> dict[str, Any]:
+    """On a GPU: the stages of a start, and for each graph its seconds and bytes, in the order of recording.
+
+    Args:
+        shape: the model's config.json; its weights are random.
+        model: what that is, in words.
+    """
+    graphs: list[dict[str, Any]] = []
+    capture = cuda_graph.ModelRunnerLever.capture_cudagraph
+
+    def one_by_one(self: Any, batch_sizes: list[int]) -> None:
+        """The same, and between one graph and the next a look at the clock and at the memory."""
+        if len(batch_sizes) > 2:  # not the two of the warm-up, which are for a try
+            run = self.run_in_buffers
+
+            def noted(batch_size: int) -> None:
+                torch.cuda.synchronize()
+                if not torch.cuda.is_current_stream_capturing():
+                    free = torch.cuda.mem_get_info()[0]
+                    graphs.append({"bs": batch_size, "at": time.perf_counter(), "free": free})
+                run(batch_size)
+
+            self.run_in_buffers = noted
+        capture(self, batch_sizes)
+        torch.cuda.synchronize()
+        if len(batch_sizes) > 2:
+            graphs.append({"at": time.perf_counter(), "free": torch.cuda.mem_get_info()[0]})
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(shape), encoding="utf-8")
+        options = {"load_format": "dummy", "max_model_len": 4096}
+        LLM(folder, **options).exit()  # compiles kernels, which stay on disk
+        _, stages = _and_exit(timed_start(folder, **options))
+        cuda_graph.ModelRunnerLever.capture_cudagraph = one_by_one  # type: ignore[method-assign]
+        llm, _ = timed_start(folder, **options)
+        cuda_graph.ModelRunnerLever.capture_cudagraph = capture  # type: ignore[method-assign]
+        result = measure.provenance(llm, model)
+        result["num_kvcache_blocks"] = llm.config.num_kvcache_blocks
+        llm.exit()
+    rows = [
+        {"bs": one["bs"], "seconds": round(two["at"] - one["at"], 4), "bytes": one["free"] - two["free"]}
+        for one, two in itertools.pairwise(graphs)
+    ]
+    return result | {"stages": [[name, round(a, 4), round(b, 4)] for name, a, b in stages], "rows": rows}
+
+
+def _and_exit(started: tuple[LLM, list[Stage]]) -> tuple[None, list[Stage]]:
+    started[0].exit()
+    return None, started[1]
+
+
+if __name__ == "__main__":
+    import bench
+
+    sys.argv[0] = "-m exercises.kit.start_work"
+    found = measure_start(bench.SHAPES["qwen3-0.6b"], "qwen3-0.6b shape, random weights")
+    measure.save_measurement(found, Path(sys.argv[1]))
