@@ -271,6 +271,10 @@ def seconds_of_steps(counts: list[int], lines: dict[str, list[float]], least: li
     axis.set_xticks(counts, [str(n) for n in counts])
     axis.minorticks_off()
     axis.set(title="The time of a step, measured just now on one core")
+    shown = [1000 * s for line in lines.values() for s in line] + [1000 * s for s in least or ()]
+    ticks = [digit * 10**power for power in range(-2, 6) for digit in (1, 3)]
+    ticks = [tick for tick in ticks if 0.5 * min(shown) <= tick <= 1.2 * max(shown)]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.grid(alpha=0.4)
     axis.legend(fontsize=8)
     plt.show()

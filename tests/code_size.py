@@ -13,12 +13,18 @@ from nanovllm.levers.table import code_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 
+CHAPTER_WIDGETS = ("race", "data_flow", "slot_mapping", "graph_speedup", "weight_map", "roofline")
+
 # The first pattern that a path matches (a file, or a folder and all below it) says where it belongs.
 ROOMS = (
     ("kernels", ("nanovllm/layers/kernels", "nanovllm/layers/*_attention.py", "nanovllm/tiles.py")),
     ("ranks", ("nanovllm/engine/worker.py", "nanovllm/utils/parallel_state.py")),
     ("beside the engine", ("nanovllm/engine/trace.py", "nanovllm/engine/beam_search.py", "nanovllm/measure.py")),
     ("levers", ("nanovllm/levers",)),
+    # What was recorded, and what must hold of it: no pictures.
+    ("recorder", ("nanovllm/viz/trace.py", "nanovllm/viz/record.py")),
+    # One picture each, of one chapter, drawn with the vocabulary of the others.
+    ("chapter widgets", tuple(f"nanovllm/viz/{name}.py" for name in CHAPTER_WIDGETS)),
     ("viz", ("nanovllm/viz",)),
     ("core", ("nanovllm",)),
     # Solutions, and the works that they are measured on.
@@ -31,6 +37,7 @@ TAUGHT = ("engine", "layers", "models", "utils", "config.py", "sampling_params.p
 
 MAX_LINES = {"core": 2000, "viz": 2500, "kit": 1500}
 MAX_FILE_LINES = 170  # of a file of the core
+MAX_WIDGET_LINES = 160  # of a chapter's widget
 MAX_FUNCTION_LINES = 25  # of a function that is taught
 
 

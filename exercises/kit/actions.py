@@ -175,8 +175,10 @@ def show(exercise_id: str) -> Any:
     finding, is_notebook = outcome.value.finding, hasattr(_shell(), "kernel")
     if finding is None:
         traces = _traces(exercise, package)
-        step, text = _what_it_did(traces[0]) if traces else (None, "It passes its cases.")
-        message = Message(f"{exercise.id}  What it did", [("", text)], "passed")
+        step, text = _what_it_did(traces[0]) if traces else (None, "It passes its cases. In the first of them:")
+        (first,) = outcome.value.observations.values()
+        beside = [] if traces else [(what, expected, got) for what, got, expected in first[:5]]
+        message = Message(f"{exercise.id}  What it did", [("", text)], "passed", beside)
     else:
         packages = (assemble(), package)
         ours, theirs = (checks.run_cases(exercise, p, finding.case).value.observations[finding.case] for p in packages)

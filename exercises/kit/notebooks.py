@@ -226,10 +226,12 @@ def trim_outputs(notebook: NotebookNode) -> None:
 
 
 def hide_answers(notebook: NotebookNode) -> None:
-    """Drop all that would answer a prediction before the reader has run it."""
-    for index in cells_of_predictions(notebook):
-        if notebook.cells[index].cell_type == "code":
-            notebook.cells[index].outputs = []
+    """Drop all that would answer a prediction, or an open exercise, before the reader has run it."""
+    open_ids = [f'"{exercise.id}"' for exercise in manifest.load().values() if exercise.kind == "open"]
+    predictions = cells_of_predictions(notebook)
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and (index in predictions or any(name in cell.source for name in open_ids)):
+            cell.outputs = []
 
 
 def _is_kept(output: NotebookNode) -> bool:

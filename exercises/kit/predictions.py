@@ -134,8 +134,11 @@ def reveal(name: str, truth: Any) -> None:
         message = Message(it_is, [("", "You made no guess this time.")] if prediction.question else [])
     elif (guess := prediction.text(prediction.guess)) == right:
         message = Message(f"You said {guess}, and so it is.", kind="passed")
+    elif is_choice:
+        message = Message(f"You said “{guess}”. {it_is}")
     else:
-        message = Message(f"You said “{guess}”. {it_is}" if is_choice else f"You said {guess}. {it_is}")
+        is_near = abs(float(prediction.guess) - truth) <= 0.03 * abs(truth)
+        message = Message(f"You said {guess}. {it_is}", kind="passed" if is_near else "todo")
     from IPython.display import display  # outside of IPython it prints
 
     display(message)

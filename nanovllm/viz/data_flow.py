@@ -7,7 +7,7 @@ run: tokens, tables and counts are in the trace, and positions and slots follow 
 # What a subclass says is documented in StepWidget.
 # ruff: noqa: D102
 
-from .drawing import BORDER, PALETTE, SMALL, VERMILION, Drawing, color_of
+from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of
 from .sequence_view import Moment, draw_legend, moment, style_of, texts_of
 from .shapes import Style, arrow, badge, block, tensor
 from .step_widget import Frame
@@ -19,6 +19,7 @@ STAGES = ("add_request", "schedule", "prepare", "run_model", "postprocess")
 FILES = ("llm_engine.py", "scheduler.py", "model_runner.py", "models/, layers/", "scheduler.py")
 WIDTH, LEFT, CELL, NARROW, RESULT = 632.0, 66.0, 42.0, 34.0, 156.0
 MOST_TOKENS = int((WIDTH - LEFT) // CELL)  # of a sequence; of a longer one the last blocks are shown
+NEUTRAL = "#B0B0B0"  # of the legend: each sequence has a color of its own
 NAMES = 96.0  # where the cells of the tensors begin
 MOST_COLUMNS, PER_LINE = int((WIDTH - NAMES) // NARROW), int(WIDTH // RESULT)
 TOP, ROW, IDS, TABLE = 126.0, 66.0, 33.0, 37.0  # the sequences; below the top of each row
@@ -87,7 +88,7 @@ def draw_flow(trace: Trace, i: int, stage: int) -> Drawing:
         if n:
             arrow(picture, 130 * n - 16, 20, 130 * n - 2, 20, strong=n == stage)
     arrow(picture, 576, 46, 186, 46, "next step", strong=stage == SCHEDULE and i > 1)
-    draw_legend(picture, PALETTE[1], 68)
+    draw_legend(picture, NEUTRAL, 68)
     fills = {int(key): color_of(order) for order, key in enumerate(trace["seqs"])}
     for n, (word, queue) in enumerate(queues_at(trace, i, stage).items()):
         with picture.group(f"{word}: {len(queue)}", queue=word, ids=" ".join(map(str, queue))):
@@ -180,8 +181,12 @@ class DataFlow(_TraceWidget):
         return len(self.stages)
 
     def first_step(self) -> int:
-        wrong = (self.problems[0].step, POSTPROCESS) if self.problems else (0, ADD)
-        return next((n for n, found in enumerate(self.stages) if found >= wrong), self.num_steps - 1)
+        """What is wrong, else the tensors of the step that has most of them."""
+        if self.problems:
+            wrong = (self.problems[0].step, POSTPROCESS)
+            return next((n for n, found in enumerate(self.stages) if found >= wrong), self.num_steps - 1)
+        most = max(self.stages, key=lambda found: (found[1] == RUN, len(columns_of(self.trace, found[0]))))
+        return self.stages.index(most)
 
     def label(self, step: int) -> str:
         i, stage = self.stages[step]

@@ -11,7 +11,7 @@
 # * compare your batches with an engine at work.
 #
 # Everything here runs on a laptop's CPU, without a network. The model is part of the repository.
-# Plan an hour and a half; the two exercises are 25 minutes of it.
+# Plan an hour; the two exercises are 20 minutes of it.
 
 # %% [markdown]
 # ## First text
@@ -77,11 +77,12 @@ mine()
 # |---|---|---|---|
 # | 256 requests | 26,774 | 23,363 | 19,787 |
 # | one request | 1,111 | 613 | 466 |
-#
+
+# %% [markdown]
 # Measured on 2026-11-22 on one NVIDIA H200, all on the same machine within minutes (nanovllm at commit 88f294d, with
-# its levers): Qwen3-0.6B's shape, random weights; 256 prompts and answers of 100 to 1,024 tokens. That is one small
-# model, one GPU, one kind of work. Large models on many GPUs, where vLLM is at home, were not compared. What your
-# computer gives, you will measure.
+# its levers; nano-vllm is the engine that showed how short one can be, at its commit bb823b3): Qwen3-0.6B's shape,
+# random weights; 256 prompts and answers of 100 to 1,024 tokens. That is one small model, one GPU, one kind of work.
+# Large models on many GPUs, where vLLM is at home, were not compared. What your computer gives, you will measure.
 
 # %% [markdown]
 # ### What you should know
@@ -138,7 +139,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-torch.set_num_threads(1)  # everybody races on one core: two would wait for each other when another program has one
+torch.set_num_threads(1)  # everybody races on one core, so that nobody waits for a second one that is busy elsewhere
 
 # %%
 logging.disable_progress_bar()
@@ -317,11 +318,12 @@ figures.show_seconds(loop_seconds, engine_seconds)
 
 # %% [markdown]
 # The engine computes a hundred times fewer tokens, and is not a hundred times faster: in a model as small as this one,
-# most of a call's time does not depend on how many tokens it gets. But the loop gets slower with every token, and the
-# engine does not.
+# a call for a single token already costs a good part of what a call for a hundred costs. But the loop gets slower with
+# every token, and the engine does not.
 #
-# Here is the beginning of the race, as it was: each token appears when it came. Below the texts are the tokens that the
-# current step computes. Press the play button, or click the picture and press Space; the arrow keys go back and forth.
+# Here is the beginning of the race: each token appears when it came, in the middle one of the three rounds. Below the
+# texts are the tokens that the current step computes. Press the play button, or click the picture and press Space; the
+# arrow keys go back and forth.
 
 # %%
 from nanovllm.viz import Race
@@ -376,8 +378,9 @@ reveal("library", PLACES[(place > 1 / 3) + (place > 2 / 3)])
 # ## What the engine remembers
 #
 # How can the engine get away with one token a step? Attention, the part of the model that looks back at
-# earlier tokens, needs only two vectors of each of them, in every layer: its **key** and its **value**. They never
-# change once they are computed. So the engine keeps them. This memory is the **KV cache**.
+# earlier tokens, needs only two vectors of each of them, in every layer: its **key** and its **value**. A token looks
+# back and never ahead, so what comes later does not change them: once computed, they stay. So the engine keeps them.
+# This memory is the **KV cache**.
 #
 # Now a request has two phases. **Prefill** reads the prompt, all of it in one step. **Decode** writes the answer, one
 # token a step. To compute that *one* token, *all* weights of the model are read from memory. That is a waste, and the
@@ -398,11 +401,12 @@ predict("batch", "How many times as long as one request do 16 together take?", u
 # %%
 beginnings = ["Once upon a time", "One day, a small fox", "There was an old boat", "Tom had a new ball"]
 batch_sizes = [1, 2, 4, 8, 16, 32]
-params = SamplingParams(temperature=0.8, max_tokens=64, ignore_eos=True, seed=1)
 
 
 def seconds_for(batch_size):
     prompts = [beginnings[i % len(beginnings)] for i in range(batch_size)]
+    # A seed each, so that no two write the same.
+    params = [SamplingParams(temperature=0.8, max_tokens=64, ignore_eos=True, seed=i) for i in range(batch_size)]
     start = time.perf_counter()
     llm.generate(prompts, params, use_tqdm=False)
     return time.perf_counter() - start
@@ -429,6 +433,7 @@ figures.show_batches(batch_sizes, seconds, num_tokens=64)
 from exercises.kit import batch_work
 
 lengths, num_seats = batch_work.LENGTHS, batch_work.MAX_BATCH
+print(f"{len(lengths)} answers, {sum(lengths)} tokens:", *lengths)
 arrival = batch_work.in_order_of_arrival(len(lengths), num_seats)
 runs = {"order of arrival": batch_work.spans(arrival, lengths)}
 waits = {"order of arrival": batch_work.mean_wait(arrival, lengths)}
@@ -445,7 +450,7 @@ figures.show_seats(runs, num_seats)
 # ### Plug in
 #
 # Your batches in the same picture. A batch hands its answers over when all of it is done. So there is a second number,
-# which nobody asked you for: the steps until a request has its answer, on average.
+# which you need not make small: the steps until a request has its answer, on average.
 
 # %%
 me = mine("ch01.group_requests")
@@ -458,14 +463,15 @@ for name, spans in runs.items():
 figures.show_seats(runs, num_seats)
 
 # %% [markdown]
-# The batches can run in any order: the number of steps stays, and the second number does not. Try it.
+# The batches can run in any order: the number of steps stays, and the second number does not. Try it:
+# `batch_work.mean_wait(batches[::-1], lengths)`.
 #
 # ### Predict
 #
 # A real engine does not know the lengths. Ours decides before **every** step who takes part: whoever is done leaves at
 # once, and the next in the order of arrival takes the seat. This is **continuous batching**. Its price in this engine:
-# a newcomer's prompt is read in a step of its own, in which the others pause. That step counts, too; in the picture,
-# a seat is taken while its request pauses.
+# a newcomer's prompt is read in a step of its own, in which the others pause. That step counts, too, and it gives the
+# newcomer its first token; in the picture, a seat is taken while its request pauses.
 
 # %%
 predict("continuous", "In how many steps does the engine do the 24 requests, with four seats?", unit="steps")
@@ -517,7 +523,8 @@ staircase("01")
 # ## Change it
 #
 # * Let loop and engine write 400 tokens. Is the loop's time four times that of 200? What does the curve look like?
-# * Give everybody eight seats: `num_seats = 8`, from the picture of the order of arrival on. Who gains most?
+# * Give everybody eight seats: `batch_work.MAX_BATCH = 8` before the picture of the order of arrival, and run the cells
+#   from there on. Who gains most?
 # * Make all 24 answers equally long. What is left of the differences?
 # * Ask for a story of your own with `temperature=0.8`, twice. Then add `seed=1`, twice.
 

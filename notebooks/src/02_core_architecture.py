@@ -61,8 +61,8 @@ def lab(exercise_id):
 # %% [markdown]
 # ## A number that hurts
 #
-# An H100 multiplies and adds 989 trillion times a second, in 16 bits: so says its data sheet. For one token, Qwen3-0.6B
-# needs two operations for each of its 596 million weights, one multiplication and one addition.
+# An H100 does 989 trillion operations a second in 16 bits, multiplications and additions: so says its data sheet. For
+# one token, Qwen3-0.6B needs two operations for each of its 596 million weights, one multiplication and one addition.
 #
 # We have timed this engine on such a GPU while it decoded, with CUDA graphs (chapter 17). The recording comes with
 # the course.
@@ -95,7 +95,7 @@ figures.engine_map()
 
 # %% [markdown]
 # Pictures can be wrong, so let us watch. The function below notes what is called during one step, indented under its
-# caller, each function only once.
+# caller, each function only once. `run_step` is what `llm.step()` does when somebody waits for tokens.
 
 
 # %%
@@ -112,7 +112,7 @@ def calls_of(function, package=nanovllm, most=4):
         if event == "call" and depth < most and code not in seen:
             seen.add(code)
             where = f"{Path(code.co_filename).relative_to(root).as_posix()}:{code.co_firstlineno}"
-            print(f"{'    ' * depth + code.co_qualname:56}{where}")
+            print(f"{'  ' * depth + code.co_qualname:64}{where}")
         depth += event == "call"
 
     sys.setprofile(watch)
@@ -126,7 +126,7 @@ llm.add_request("Once upon a time", SamplingParams(temperature=0, max_tokens=4, 
 calls_of(llm.llm_engine.run_step)
 
 # %% [markdown]
-# `run_step` is the heart. Below it there are three calls: `schedule`, `run`, `postprocess`. The scheduler knows
+# `run_step` is the heart. Three calls in it do the work: `schedule`, `run`, `postprocess`. The scheduler knows
 # sequences and block numbers, and never sees a tensor. The runner knows tensors, and never decides who takes part. Each
 # can be read, tested and replaced without the other.
 #
@@ -167,8 +167,8 @@ for step in done:
 # comes next. So a prefill and three decodes give four tokens. The fourth is never computed, because nobody asks what
 # comes after it.
 #
-# Here is that run, step by step, from a recording. Play it, or use the arrow keys. Each step goes through the same
-# stations. Watch three things:
+# Here is that run, step by step, from a recording. It opens where the first step has its tensors; the key Home goes to
+# the beginning, and the arrow keys step. Each step goes through the same stations. Watch three things:
 #
 # * when a token changes from *chosen* to *scheduled* to *cached*,
 # * what is in the tensors in the first step, and what in all others,
@@ -202,13 +202,14 @@ llm.scheduler.reset([])
 three = record(llm, texts, wishes, arrive=[0, 0, 2])
 seqs = three["steps"][3]["after"]["seqs"]
 table = seqs[max(seqs, key=int)]["table"]  # C is the last that came
-predict("first step", "The first step reads A and B. How many numbers are in its input_ids?")
+SHAPES = ["a row of 10", "a table of 2 x 6, with two empty places", "two rows, one after the other"]
+predict("first step", "The first step reads A and B, together. What do its input_ids look like?", choices=SHAPES)
 predict("slot", f"In the third step C gets the blocks {table}. Which slot is for its token at position 4?")
 
 # %%
 flow = DataFlow(three)
 columns = [part["n"] for part in three["steps"][1]["scheduled"]]
-reveal("first step", sum(columns))
+reveal("first step", f"a row of {sum(columns)}")
 reveal("slot", table[1] * 4)
 
 # %% [markdown]
@@ -294,8 +295,7 @@ figures.what_fits(models, {"a card with 80 GB": 80, "a laptop with 16 GB": 16})
 # ## What a step waits for
 #
 # Back to the GPU that waits. To compute a token, *every* weight has to come from memory to where it is multiplied.
-# That takes time, and it takes the same time for one token as for many: a weight that is there can be multiplied
-# with all of them.
+# That takes time. But a weight that is there can be multiplied with one token, or with many.
 #
 # Let us measure that on this computer. `wide_llm` is an engine whose model has layers as wide as those of Qwen3-0.6B,
 # but only four of them, and random weights: what it writes is nonsense, and its steps take as long as if it were not.
@@ -375,24 +375,28 @@ this_core = Device(large.nbytes / fastest(lambda: large @ large[0]), 2 * 1024**3
 print(f"one core: {this_core.bytes_per_second / GB:.1f} GB/s, {this_core.flops_per_second / 1e9:.0f} GFLOP/s")
 head = wide.config.hf_config.vocab_size * 1024
 layers = sum(weight.numel() for weight in wide.llm_engine.model_runner.model.parameters()) - head
-wide_model = Model(layers, head, kv_bytes=4 * 2 * 8 * 128 * 4, element_size=4)
+kv_bytes_per_token, _ = lab("ch02.kv_bytes_per_token")
+wide_model = Model(layers, head, kv_bytes_per_token(vars(wide.config.hf_config), 4), element_size=4)
 bounds = [step_seconds([(4, 1)] * n, wide_model, this_core) for n in COUNTS]
 figures.seconds_of_steps(COUNTS, {"decode, measured": decodes}, bounds)
 
 # %% [markdown]
-# The bound has two parts. Where it is flat, the step waits for memory, and one more token costs nothing. Where it
-# rises, it waits for arithmetic; on one core of a CPU that begins after a few tokens. The measured steps have that
-# shape, and lie above it: the bound leaves out attention, all that is small, and what else this computer has to do.
-# (Its two speeds were measured a moment later. If another program has slowed the computer down since, the bound can
-# cross the measured line: measure both again.)
+# The bound has two parts. Where it is flat, the step waits for memory, and one more token would cost nothing. Where it
+# rises, it waits for arithmetic; on one core of a CPU that begins after a few tokens.
 #
+# The measured steps lie above it, and they often rise earlier. The bound leaves out attention and all that is small,
+# and it takes the speed of large matrix products for granted, which those with two or four rows do not reach. It says
+# what cannot be beaten, not what you get. (Its two speeds were measured a moment later. If another program has slowed
+# the computer down since, the bound can cross the measured line: measure both again.)
+
+# %% [markdown]
 # ### Plug in: a large GPU
 #
 # An H100 reads 3.35 terabytes a second. On it, this engine decoded with up to 256 sequences at a time, with short and
 # with long contexts.
 
 # %%
-predict("64 at once", "There, a step of 64 sequences takes how many times as long as one of a single sequence?")
+predict("64 at once", "64 sequences of 547 tokens each: their step takes how many times as long as that of one?")
 predict("longer", "64 sequences have 8,227 tokens each, not 547. How many times as long does a step take now?")
 
 # %%
@@ -413,7 +417,8 @@ figures.measured_and_least(steps, least, f"RECORDED on {made['gpu']}, {made['dat
 # * **With long contexts** the lines rise early. Caches are not shared: each sequence reads its own. Batching does not
 #   help against that; GQA does, and so does a smaller number format.
 # * **At the left** the measured steps are four times as long as the bound. About one millisecond goes into starting
-#   some 200 small programs on the GPU, one after the other. Chapter 17 is about that millisecond.
+#   some 200 small programs on the GPU, one after the other, although a CUDA graph does that. Chapter 17 is about
+#   that millisecond. What is left of the gap, also at the right, is work that the bound does not count.
 
 # %% [markdown]
 # ### The same as a picture of work
@@ -424,7 +429,7 @@ figures.measured_and_least(steps, least, f"RECORDED on {made['gpu']}, {made['dat
 
 # %%
 def work(scheduled, model):
-    """Operations and bytes of a step: the two sides of the roofline, on devices that are slow at only one."""
+    """Operations and bytes of a step: the seconds on a device that does one of them a second, and the other at once."""
     operations = step_seconds(scheduled, model, Device(1e30, 1.0))
     return operations, step_seconds(scheduled, model, Device(1.0, 1e30))
 
@@ -480,8 +485,8 @@ answers = {
 }
 figures.predicted_and_measured(answers)
 for length in (500, 1000, 2000, 4000, 8000):
-    fitting = [n for n in range(1, 257) if predict_seconds(steps, n, length) <= 0.010]
-    print(f"contexts of {length:5,} tokens: {max(fitting, default=0):3} sequences in a step of 10 ms")
+    fitting = max((n for n in range(1, 513) if predict_seconds(steps, n, length) <= 0.010), default=0)
+    print(f"contexts of {length:5,} tokens: {fitting:3}{' or more' * (fitting == 512)} sequences in a step of 10 ms")
 
 # %% [markdown]
 # Twice the context, about half of the readers. That is the trade which every scheduler of chapter 6 is about, and you
@@ -489,18 +494,20 @@ for length in (500, 1000, 2000, 4000, 8000):
 #
 # ## Your engine so far
 #
-# From here on, each chapter ends with a measurement of your engine beside the naive loop of chapter 1. Nothing of the
-# engine is yours yet, and it takes one request at a time: that changes with the chapters to come.
+# From here on, each chapter ends with a measurement of your engine beside the naive loop of chapter 1. What you wrote
+# here stands beside the engine. Nothing *in* it is yours yet, and it takes one request at a time: that changes with the
+# chapters to come.
 
 # %%
-print(mine().whose("ch02"))
+print(mine().whose("ch02.kv_bytes_per_token", "ch02.step_seconds", "ch02.predict_seconds"))
 staircase("02")
 
 # %% [markdown]
 # ## Change it
 #
-# * Record three requests with `num_kvcache_blocks=5`. At which station of the data flow does somebody wait?
-# * After a new `llm.add_request(...)`, call `calls_of(llm.llm_engine.run_step, most=9)`. Which functions of a layer
+# * Record three requests with `num_kvcache_blocks=5` (20 tokens: the engine warns that not every request would fit). At
+#   which station of the data flow does somebody wait, and does somebody have to go?
+# * After a new `llm.add_request(...)`, call `calls_of(llm.llm_engine.run_step, most=14)`. Which functions of a layer
 #   run, and in which order?
 # * How many requests of 4,096 tokens fit on 80 GB if keys and values take one byte a number?
 # * Predict steps of a batch in which half of the sequences are long. What do you put in for `context_len`?

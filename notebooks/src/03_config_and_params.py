@@ -96,8 +96,7 @@ Timeline(trace, complete=False)
 #
 # The message does not help. Which request was it? Which of its fields?
 #
-# And this was the lucky case. What about `nan`, "not a number", which comes out of a computation that went wrong? It is
-# a float.
+# What about `nan`, "not a number", which comes out of a computation that went wrong? It is a float.
 
 # %%
 CHOICES = ["an error for all four", "an error for the fourth", "garbage, and nobody is told", "nothing special"]
@@ -113,7 +112,7 @@ for temperature in (math.nan, math.inf):
 reveal("nan as temperature", CHOICES[2])
 
 # %% [markdown]
-# No error at all. The request got 30 tokens of garbage, and perhaps paid for them.
+# No error at all. The request got 30 tokens of garbage, and perhaps paid for them. The text `"0.8"` was the lucky case.
 #
 # ## Once, at the border
 #
@@ -170,8 +169,8 @@ reveal("cost of a check", round(100 * check_seconds / step_seconds, 2))
 # | `disabled_optimizations` | `()` | names of faster paths not to take, or `"all"` (chapter 17) |
 # | `seed` | `0` | for requests that have no seed of their own |
 #
-# The first six decide about memory. `qwen3-tiny` was trained on texts of up to 2,048 tokens, so that is its
-# `max_model_len`, whatever is asked for.
+# The first six decide about memory. `qwen3-tiny` was trained on texts of up to 2,048 tokens, so its `max_model_len` is
+# never more than that.
 
 # %% [markdown]
 # ## What one request may ask for
@@ -190,8 +189,8 @@ reveal("cost of a check", round(100 * check_seconds / step_seconds, 2))
 # | `logprobs` | `None` | also return log-probabilities: of this many most likely tokens, and of the chosen one |
 #
 # You will build the first four in chapter 14. Names and meanings in this table are vLLM's; some defaults are ours.
-# In the other one, vLLM says `block_size` for `kvcache_block_size`, and `num_gpu_blocks_override` for
-# `num_kvcache_blocks`.
+# For two names of the engine's table vLLM has others: `block_size` is our `kvcache_block_size`, and
+# `num_gpu_blocks_override` our `num_kvcache_blocks`.
 
 # %% [markdown]
 # ## Frozen, and with slots
@@ -271,7 +270,7 @@ reveal("nan", sum(answers.values()))
 # %% [markdown]
 # ### Plug in
 #
-# Three good requests, and one bad one after the other. It is the experiment from the beginning, in your engine.
+# Three good requests, and five bad ones, one after the other. It is the experiment from the beginning, in your engine.
 
 # %%
 me = mine()
@@ -353,9 +352,9 @@ figures.memory_bars(list(budgets.values()))
 # %% [markdown]
 # ### Plug in
 #
-# Your engine sizes its own cache now. On a CPU it may use a quarter of the free memory, and takes no more than 64
-# requests of full length need: on your machine that bound decides, not your function. So we tell the engine that only
-# 12 MB are free. The explorer below asks your function, too. Move its options, or step through the examples.
+# Your engine sizes its own cache now. On a CPU it may use a quarter of the free memory, and never makes the cache
+# larger than 64 requests of full length need: on your machine that bound decides, not your function. So we tell it that
+# only 12 MB are free. The explorer below asks your function, too. Move its options, or step through the examples.
 
 # %%
 me = mine()
@@ -420,6 +419,7 @@ for setting in failing:
 # |---|---|---|
 # | no room for even one block | `gpu_memory_utilization` up | less for other programs |
 # | the same | `max_num_batched_tokens` down | long prompts take more steps |
+# | the same | `kvcache_block_size` down | longer block tables, and a kernel jumps more often |
 # | the same | a smaller model, a 16-bit `dtype`, or `tensor_parallel_size` up | quality, or more GPUs |
 # | `num_kvcache_blocks=...` does not fit | lower it, or leave it at -1 | fewer requests at once |
 # | a prompt is longer than "the whole KV cache" | more blocks, by the knobs above | |
@@ -451,7 +451,8 @@ for lengths in ([16] * 30, [17] * 30, [64, 200, 48, 20, 100, 16], [100, 100, 250
             llm.add_request([100 + i] * length, SamplingParams(max_tokens=2))
         llm.step()
         running = len(llm.scheduler.running)
-    print(f"{lengths[:6]!s:32} {whose}: {how_many_fit(lengths, 24, 16, 20):2}   in the engine: {running:2}")
+    shown = f"{len(lengths)} x {lengths[0]}" if len(set(lengths)) == 1 else str(lengths)
+    print(f"{shown:32} {whose}: {how_many_fit(lengths, 24, 16, 20):2}   in the engine: {running:2}")
 
 # %% [markdown]
 # These are prompts, in the step in which they come in. Answers grow, and take blocks later; what happens when there are
@@ -471,7 +472,7 @@ for model, gigabytes in CARDS:
 figures.requests_beside_one_another(LENGTHS, counts, 512)
 
 # %% [markdown]
-# Both axes are logarithmic: four times the length, a quarter of the requests.
+# Both axes are logarithmic: four times the length, a quarter of the requests, and in the end not a single one.
 #
 # ## Too small, but legal
 #
@@ -543,7 +544,7 @@ if whose == "yours":
 # what the engine takes on.
 
 # %%
-print(mine().whose("ch03"))
+print(mine().whose("ch03", "ch03.choose_options"))
 staircase("03")
 
 # %% [markdown]
