@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -104,12 +105,12 @@ def load_recorded() -> dict[str, Any]:
     return found
 
 
-def measure_start(shape: dict[str, Any], model: str) -> dict[str, Any]:
+def measure_start(folder: str, model: str) -> dict[str, Any]:
     """On a GPU: the stages of a start, and for each graph its seconds and bytes, in the order of recording.
 
     Args:
-        shape: the model's config.json; its weights are random.
-        model: what that is, in words.
+        folder: of the model, whose weights are random.
+        model: what it is, in words.
     """
     graphs: list[dict[str, Any]] = []
     capture = cuda_graph.ModelRunnerLever.capture_cudagraph
@@ -132,17 +133,16 @@ def measure_start(shape: dict[str, Any], model: str) -> dict[str, Any]:
         if len(batch_sizes) > 2:
             graphs.append({"at": time.perf_counter(), "free": torch.cuda.mem_get_info()[0]})
 
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(shape), encoding="utf-8")
-        options = {"load_format": "dummy", "max_model_len": 4096}
-        LLM(folder, **options).exit()  # compiles kernels, which stay on disk
-        _, stages = _and_exit(timed_start(folder, **options))
-        cuda_graph.ModelRunnerLever.capture_cudagraph = one_by_one  # type: ignore[method-assign]
-        llm, _ = timed_start(folder, **options)
-        cuda_graph.ModelRunnerLever.capture_cudagraph = capture  # type: ignore[method-assign]
-        result = measure.provenance(llm, model)
-        result["num_kvcache_blocks"] = llm.config.num_kvcache_blocks
-        llm.exit()
+    options = {"load_format": "dummy", "max_model_len": 4096}
+    LLM(folder, **options).exit()  # compiles kernels, which stay on disk
+    llm, stages = timed_start(folder, **options)
+    llm.exit()
+    cuda_graph.ModelRunnerLever.capture_cudagraph = one_by_one  # type: ignore[method-assign]
+    llm, _ = timed_start(folder, **options)
+    cuda_graph.ModelRunnerLever.capture_cudagraph = capture  # type: ignore[method-assign]
+    result = measure.provenance(llm, model)
+    result["num_kvcache_blocks"] = llm.config.num_kvcache_blocks
+    llm.exit()
     rows = [
         {"bs": one["bs"], "seconds": round(two["at"] - one["at"], 4), "bytes": one["free"] - two["free"]}
         for one, two in itertools.pairwise(graphs)
@@ -150,14 +150,11 @@ def measure_start(shape: dict[str, Any], model: str) -> dict[str, Any]:
     return result | {"stages": [[name, round(a, 4), round(b, 4)] for name, a, b in stages], "rows": rows}
 
 
-def _and_exit(started: tuple[LLM, list[Stage]]) -> tuple[None, list[Stage]]:
-    started[0].exit()
-    return None, started[1]
-
-
 if __name__ == "__main__":
     import bench
 
     sys.argv[0] = "-m exercises.kit.start_work"
-    found = measure_start(bench.SHAPES["qwen3-0.6b"], "qwen3-0.6b shape, random weights")
+    with tempfile.TemporaryDirectory() as made:
+        bench.make_model(SimpleNamespace(model=None, shape="qwen3-0.6b", compare=False), made)  # type: ignore[arg-type]
+        found = measure_start(made, "qwen3-0.6b shape, random weights")
     measure.save_measurement(found, Path(sys.argv[1]))
