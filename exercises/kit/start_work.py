@@ -121,8 +121,8 @@ def measure_start(folder: str, model: str) -> dict[str, Any]:
             run = self.run_in_buffers
 
             def noted(batch_size: int) -> None:
-                torch.cuda.synchronize()
-                if not torch.cuda.is_current_stream_capturing():
+                if not torch.cuda.is_current_stream_capturing():  # which forbids to wait
+                    torch.cuda.synchronize()
                     free = torch.cuda.mem_get_info()[0]
                     graphs.append({"bs": batch_size, "at": time.perf_counter(), "free": free})
                 run(batch_size)

@@ -14,11 +14,13 @@ _LAZY = {
     "BlockSizeExplorer": "widgets",
     "BlockTable": "widgets",
     "DataFlow": "data_flow",
+    "GraphSpeedup": "graph_speedup",
     "MemoryBudget": "memory",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
     "Race": "race",
     "SequenceView": "widgets",
+    "SlotMapping": "slot_mapping",
     "Timeline": "widgets",
 }
 
