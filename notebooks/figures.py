@@ -473,7 +473,7 @@ def states() -> None:
     for x, name, color in [(0, "WAITING", GRAY), (4, "RUNNING", BLUE), (8, "FINISHED", GREEN)]:
         axis.add_patch(plt.Rectangle((x, 0.6), 1.9, 0.8, facecolor=color, edgecolor=TEXT))
         axis.text(x + 0.95, 1.0, name, ha="center", va="center", fontsize=11, color=INK)
-    moves = [((1.9, 1.2), (4, 1.2), "all its tokens scheduled", (2.95, 1.3))]
+    moves = [((1.9, 1.2), (4, 1.2), "all scheduled", (2.95, 1.3))]
     moves += [((4, 0.8), (1.9, 0.8), "preempted", (2.95, 0.5)), ((5.9, 1), (8, 1), "its last token", (6.95, 1.2))]
     moves += [((-1.2, 1), (0, 1), "arrives", (-0.7, 1.2))]
     for start, end, name, place in moves:

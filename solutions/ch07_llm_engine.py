@@ -49,7 +49,8 @@ def run_step(self) -> int:
     * The runner computes what was chosen, all of it at once, and returns two lists, with a
       token and log-probabilities for each sequence: `model_runner.run(seqs, is_prefill)`.
     * The scheduler hears of the tokens first, `postprocess(seqs, token_ids)`, because it knows
-      what ends an answer; then the requests do (`take_in`). Each is told once a step.
+      what ends an answer; then all requests do: `take_in(seqs, token_ids, logprobs)`, of the
+      engine. Each of the two is told once a step.
     * If nobody was chosen, the runner is left alone.
     * An error in any of this goes on to the caller: the loop around it knows what to do.
 
@@ -88,7 +89,7 @@ def take_in(
       was before, and its `stop_reason` is the string. The scheduler has let go of a sequence
       that was still live, too (`Scheduler.finish`, which knows only live ones).
     * All that a request has generated is final: `num_final` is its `num_completion_tokens`.
-      This comes last: whatever is interrupted before it (Ctrl-C) is computed again.
+      Only then: what is interrupted before this moves (Ctrl-C) is computed again.
     * A request whose sequence has ended is none of `self.requests` any more. It is not let go
       before it is final: what is live and not final can be computed again, and nothing else.
 

@@ -8,6 +8,7 @@ import difflib
 import faulthandler
 import gc
 import io
+import logging
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
@@ -189,6 +190,7 @@ def _child(
     gc.freeze()  # what was loaded before the fork will not be garbage; the engine collects when it ends
     sys.stdin = open(os.devnull)  # noqa: SIM115 - it stays open as long as the process lives
     sys.stdout = sys.stderr = _Prints(folder)
+    logging.disable(logging.WARNING)  # what the engine says of the small pools of cases is not for learners
     prepare_triton()
     import torch
 

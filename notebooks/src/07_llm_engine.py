@@ -111,6 +111,7 @@ figures.through_the_engine()
 #
 # The fourth part is the model's. `model_runner.run(seqs, is_prefill)` returns two lists, with an entry for each
 # sequence: the sampled token (None for a prompt that was cut), and log-probabilities. How it does that is chapter 8.
+# The fifth, the engine's `take_in(seqs, token_ids, logprobs)`, tells all requests; you write it next.
 
 
 # %%
@@ -202,10 +203,10 @@ llm = plant(me.LLM("qwen3-tiny", **small), RuntimeError("a kernel has failed"), 
 try_again(llm)
 trace = record(llm, stories, greedy(12), keep_error=True)
 print("the same text as without the error:", [seq["output_ids"] for seq in trace["seqs"].values()] == smooth)
-prefills = [step for step in trace["steps"] if step["kind"] == "prefill"]
-reveal("broken step", sum(part["n"] for part in prefills[-1]["scheduled"]))
 
 # %%
+prefills = [step for step in trace["steps"] if step["kind"] == "prefill"]
+reveal("broken step", sum(part["n"] for part in prefills[-1]["scheduled"]))
 timeline, table = Timeline(trace), BlockTable(trace)
 table.follow(timeline)
 timeline.step = 5
@@ -295,9 +296,16 @@ while not llm.is_finished():
 # %% [markdown]
 # ## A whole list
 #
-# Most scripts want one call: prompts in, answers out. With `add_request` and `step` that is a loop of three lines.
-# A good one is a bit longer. Here is the short one, and somebody presses Ctrl-C in its third step. In a notebook that
-# is the button with the square.
+# Most scripts want one call: prompts in, answers out. With `add_request` and `step` that is a loop of three lines:
+#
+# ```python
+# numbers = [llm.add_request(prompt, params) for prompt in prompts]
+# while not llm.is_finished():
+#     llm.step()
+# ```
+#
+# A good one is a bit longer. Somebody presses Ctrl-C in the third step of this one; in a notebook that is the button
+# with the square.
 
 # %%
 predict("left behind", "Ctrl-C has ended the loop. Then another prompt is asked. Whose tokens do its steps compute?",
@@ -396,15 +404,10 @@ figures.streams(pieces)
 # A person reads some five tokens a second, so a time per output token of 0.1 s is fast enough for a chat; a first token
 # after three seconds is not.
 #
-# ### Predict
-#
-# Eight requests come at once, to an engine with two seats. Each writes ten tokens.
+# Eight requests come at once, to an engine with two seats, and to one with eight. Each writes ten tokens.
 
 # %%
-predict("seats", "The last request's time to its first token with eight seats, as a share of that with two?", unit="%")
-
-# %%
-me, runs, first = mine(), {}, {}
+me, runs = mine(), {}
 prompts = [f"{beginnings[i % 3]} and {i} friends came" for i in range(8)]
 for num_seats in (2, 8):
     with me.LLM("qwen3-tiny", **SMALL | {"max_num_seqs": num_seats}) as llm:
@@ -412,13 +415,11 @@ for num_seats in (2, 8):
         runs[num_seats] = llm.generate(prompts, greedy(10), use_tqdm=False)
     last = {key: 1000 * value for key, value in runs[num_seats][-1]["metrics"].items()}
     print(f"{num_seats} seats, the last request:", ", ".join(f"{key} {value:.1f} ms" for key, value in last.items()))
-    first[num_seats] = last["time_to_first_token"]
-reveal("seats", round(100 * first[8] / first[2]))
 figures.waits([answer["metrics"] for answer in runs[2]], [len(answer["token_ids"]) for answer in runs[2]])
 
 # %% [markdown]
 # With two seats the last request waits while three pairs write their answers; with eight, nobody waits. The price is
-# the time per output token: a step for eight takes longer than one for two, though with so small a model not by much.
+# the time per output token: a step for eight takes longer than one for two, but not four times as long.
 #
 # So a long `queue_time` tells of too few seats or too little memory; a long time to the first token, besides that, of
 # long prompts; a long time per output token of large batches.
@@ -475,13 +476,16 @@ figures.turns([cached for _, cached in turns], [prompt - cached for prompt, cach
 # With the sliding window 30,896 prompt tokens are sent with the 48 questions.
 
 # %%
-predict("window", "How many of the 30,896 does the engine compute? The others are found in the prefix cache.")
+SHARES = ["about a tenth", "about half", "nearly all"]
+predict("window", "How many of them does the engine compute, and not find in the prefix cache?", choices=SHARES)
 
 # %%
 import nanovllm
 
 window = talk_work.send_all(talk_work.sliding_window, nanovllm)
-reveal("window", talk_work.computed(window))
+share = talk_work.computed(window) / sum(turn.tokens for turn in window)
+reveal("window", SHARES[(share > 0.25) + (share > 0.75)])
+print(f"computed: {talk_work.computed(window):,} tokens, {100 * share:.0f} %")
 moved = sum(turn.left_out > before.left_out for before, turn in pairwise(window))
 print(f"the window has moved {moved} times")
 figures.long_talks({"sliding window": window}, talk_work.BAR, talk_work.SHARE)
