@@ -8,6 +8,7 @@ vision tell apart; black text on each of them is legible.
 A function that draws takes numbers, not engines, wherever that is enough: then it works with anybody's engine.
 """
 
+import json
 import random
 from itertools import groupby
 from typing import Any
@@ -967,4 +968,107 @@ def long_talks(runs: dict[str, list[Any]], bar: int, share: float) -> None:
     right.add_patch(plt.Rectangle((100 * share, 0), 100, bar, facecolor=FAINT, edgecolor=TEXT))
     right.text(100 * share + 1, bar + 250, "what counts", fontsize=8)
     right.set(xlabel="percent sent of what fits", title="computed, all questions", xlim=(40, 103), ylim=0)
+    plt.show()
+
+
+# Chapter 16.
+
+
+def guesses(right: float, exchanged: list[float]) -> None:
+    """Bars: how badly a model guesses a text, as it is, and with two tensors exchanged in one layer."""
+    _, axis = plt.subplots(figsize=(8, 2.8))
+    names = ["as it is", *(f"layer {layer}" for layer in range(len(exchanged)))]
+    bars = axis.bar(names, [right, *exchanged], color=[GREEN] + [ORANGE] * len(exchanged))
+    axis.bar_label(bars, fmt="%.2f")
+    axis.set(ylabel="loss", title="How badly it guesses the next token, with k_proj and v_proj of one layer exchanged")
+    plt.show()
+
+
+def file_of_tensors(path: Any) -> None:
+    """A safetensors file from its first byte to its last; what is too small to be seen at its size is drawn larger."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    total = path.stat().st_size
+    _, (top, below) = plt.subplots(2, 1, figsize=(8, 3.4), height_ratios=[1, 1.25])
+    _box(top, 0, 0, 1.1, 1, "8 bytes:\nlength of\nthe header", ORANGE, 8)
+    _box(top, 1.1, 0, 2.2, 1, f"header: JSON,\n{length:,} bytes", PINK, 8)
+    _box(top, 3.3, 0, 6.7, 1, f"the numbers, {total - length - 8:,} bytes", BLUE, 8)
+    top.set(xlim=(0, 10), ylim=(0, 1))
+    groups: dict[str, int] = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            group = name.split(".")[2] if ".layers." in name else name.split(".")[1]
+            groups[group] = groups.get(group, 0) + end - start
+    left = 0
+    for i, (name, size) in enumerate(groups.items()):
+        below.barh(0, size, left=left, height=1, color=(BLUE, GREEN)[i % 2], edgecolor=TEXT, linewidth=0.5)
+        text = f"layer {name}" if name.isdigit() else name.removesuffix("_tokens")
+        if size > 1e5:
+            below.text(
+                left + size / 2, 0, f"{text}\n{size / 1e6:.2f} MB", ha="center", va="center", fontsize=7, color=INK
+            )
+        left += size
+    below.set(xlim=(0, left), ylim=(-0.5, 0.9), title="the numbers, to scale")
+    for axis in (top, below):
+        axis.axis("off")
+    plt.show()
+
+
+def products(found: dict[str, dict[int, tuple[float, float]]]) -> None:
+    """For each model, three products as a multiple of one, by the number of tokens.
+
+    Args:
+        found: by model, what `exercises.kit.checkpoint_work.seconds_of_products` returned.
+    """
+    _, axes = plt.subplots(1, len(found), figsize=(8, 2.8), sharey=True, squeeze=False)
+    for axis, (name, times) in zip(axes[0], found.items(), strict=True):
+        labels = [f"{count}" for count in times]
+        bars = axis.bar(labels, [three / one for one, three in times.values()], color=BLUE)
+        axis.bar_label(bars, fmt="%.2f")
+        axis.axhline(1, color=ORANGE, linewidth=1.2)
+        axis.set(title=name, xlabel="tokens")
+    axes[0][0].set(ylabel="three products / one")
+    plt.show()
+
+
+def held(courses: dict[str, list[int]], bar: int) -> None:
+    """Bytes that are held while a checkpoint is streamed, from tensor to tensor.
+
+    Args:
+        courses: by name, the bytes at each tensor.
+        bar: the most that counts.
+    """
+    _, axis = plt.subplots(figsize=(8, 3))
+    for (name, course), color, style in zip(courses.items(), (ORANGE, BLUE, GREEN), ("-", "-.", "-"), strict=False):
+        axis.plot([max(size, 1) / 1e6 for size in course], color=color, linestyle=style, label=name)
+    axis.axhline(bar / 1e6, color=TEXT, linewidth=1, linestyle=":", label="the most that counts")
+    axis.set(xlabel="tensors that have come", ylabel="MB held at that moment", ylim=(0, None))
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def beside_the_arguments() -> None:
+    """Two ways for a step's layout to get to those who need it: through every call, and beside them."""
+    _, axes = plt.subplots(1, 2, figsize=(8, 4))
+    chain = ["ModelRunner", "Qwen3ForCausalLM", "Qwen3Model", "Qwen3DecoderLayer", "Qwen3Attention", "Attention"]
+    arrow = {"arrowstyle": "->", "color": TEXT, "linewidth": 1.3}
+    for axis, title in zip(axes, ("through every call", "beside the arguments"), strict=True):
+        is_beside = axis is axes[1]
+        for i, name in enumerate(chain):
+            needs = i in (0, 5)
+            _box(axis, 0, -i, 2.6, 0.62, name, GREEN if needs else BLUE if is_beside else ORANGE, 8)
+            if i:
+                axis.annotate("", (1.3, 0.62 - i), (1.3, 1 - i), arrowprops=arrow)
+                text = "tokens" if is_beside else "tokens + 8 more"
+                axis.text(1.4, 0.81 - i, text, fontsize=7, va="center")
+        if is_beside:
+            _box(axis, 3.4, -3.2, 1.5, 1.2, "the thread's\nContext", PINK, 8)
+            axis.annotate("", (4.1, -2), (2.6, 0.3), arrowprops=arrow)
+            axis.annotate("", (2.6, -4.7), (4.1, -3.2), arrowprops=arrow)
+            axis.text(3.6, -0.7, "set_context", fontsize=7.5)
+            axis.text(3.6, -4.2, "get_context", fontsize=7.5)
+        axis.set(title=title, xlim=(-0.1, 5), ylim=(-5.2, 0.8))
+        axis.axis("off")
     plt.show()

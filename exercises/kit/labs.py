@@ -4,18 +4,20 @@ An open exercise has many right answers; here is one. Some take the place of a f
 (`replaces` in the manifest): `mine("ch05.choose_block_to_evict")`.
 """
 
+import json
 import math
 import struct
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from exercises.kit.budget_work import simulate
+from exercises.kit.checkpoint_work import DTYPES, StackedCheckpoint
 from exercises.kit.roofline_work import Device, Model
 from nanovllm.utils.memory import num_blocks_that_fit
 
@@ -442,3 +444,71 @@ def choose_graph_sizes(counts: Mapping[int, int], largest: int, most: int) -> li
         choices = [[(best[i][0] + padding[i, j], (*best[i][1], sizes[j - 1])) for i in range(j)] for j in numbers]
         best = [best[0], *map(min, choices)]
     return list(best[-1][1])
+
+
+# Chapter 16.
+
+
+def read_safetensors(file: BinaryIO) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in a safetensors file, one at a time.
+
+    Such a file has three parts: 8 bytes, the length of the header, a whole number whose lowest byte
+    comes first; the header, JSON; and the numbers of all tensors. The header has an entry for each
+    tensor: `{"dtype": "BF16", "shape": [2, 3], "data_offsets": [96, 108]}`. The two offsets say
+    where its bytes begin and end, counted from the end of the header. Entries may be in another
+    order than the bytes. One called `"__metadata__"` is no tensor.
+
+    Whoever takes only some of the tensors does not wait for the others: of the numbers no more is
+    read than those of the tensors that were asked for.
+
+    Args:
+        file: open for reading bytes, at its beginning: has `read(count)` and `seek(position)`.
+
+    Returns:
+        an iterator over pairs, in any order. The tensors have the shape of their entry (`[]` is a
+        single number), and the dtype: `DTYPES["BF16"]` is torch.bfloat16. None is empty.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            file.seek(8 + length + start)
+            numbers = bytearray(file.read(end - start))
+            tensor = torch.frombuffer(numbers, dtype=DTYPES[entry["dtype"]])
+            yield name, tensor.reshape(entry["shape"])
+
+
+def stream_weights(checkpoint: StackedCheckpoint) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in a checkpoint of another family, under our names.
+
+    The goal: few bytes held at one time. For qwen3-tiny in that spelling, whoever reads everything
+    into one dict holds 15 MB; at most 2,000,000 bytes are asked for, and the largest tensor alone
+    has 1,048,576. What you have yielded is dropped before the next one is asked for.
+
+    - `checkpoint.whole`, by its name there our name, such as {"embedding":
+      "model.embed_tokens.weight"}: tensors that are as we want them.
+    - `checkpoint.stacked`, by its name there the parts in it and their sizes, such as {"qkv":
+      {"self_attn.q_proj": 256, "self_attn.k_proj": 128, "self_attn.v_proj": 128}}: in one tensor
+      all `checkpoint.num_layers` layers (its first dimension), and in each of them the parts side
+      by side, in this order, in the last dimension. Our names for these are
+      `model.layers.3.self_attn.q_proj.weight` and so on. Matrices are transposed there: [layers,
+      inputs, outputs]. Norms have [layers, size].
+    - `checkpoint.read(name, *index)` reads a tensor, or only `tensor[index]` of it: a copy. An
+      index is made of numbers, slices and `...`, as for any tensor.
+
+    Every tensor comes once, in any order, in the shape and with the numbers that our model wants.
+
+    Returns:
+        an iterator over pairs.
+    """
+    for name, our_name in checkpoint.whole.items():
+        yield our_name, checkpoint.read(name)
+    for name, parts in checkpoint.stacked.items():
+        for layer in range(checkpoint.num_layers):
+            start = 0
+            for part, size in parts.items():
+                where = layer, ..., slice(start, start + size)
+                # Nothing but this piece is held, and nobody holds it any longer when the next one is read.
+                yield f"model.layers.{layer}.{part}.weight", checkpoint.read(name, *where).transpose(0, -1)
+                start += size

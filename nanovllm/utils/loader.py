@@ -1,7 +1,7 @@
 """Reads Hugging Face safetensors into the model's packed and sharded parameters."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -32,28 +32,51 @@ def load_model(model: nn.Module, path: str | Path) -> None:
         ValueError: no safetensors files, an unreadable one, or tensors that are missing, unknown,
             mis-shaped, or there twice.
     """
-    params = dict(model.named_parameters())
-    packed = getattr(model, "packed_modules_mapping", {})
-    # A checkpoint may repeat tied embeddings as a head of their own.
-    ignored = {"lm_head.weight"} if "lm_head.weight" not in params else set()
-    missing = {key for name in params for key in _sources(name, packed)}
-    unknown = []
-    seen: set[str] = set()
-    for name, loaded_weight in iterate_weights(Path(path)):
-        if name in seen:
-            raise ValueError(f"the weights in {path} hold {name} twice; keep one model's files")
-        seen.add(name)
-        target, shard_id = resolve_packed(name, packed)
-        if target not in params:
-            unknown += [name] if name not in ignored else []
-            continue
-        load_weight(params[target], loaded_weight, shard_id, name)
-        missing.discard((target, shard_id))
+    params, packed = dict(model.named_parameters()), getattr(model, "packed_modules_mapping", {})
+    missing, unknown = load_weights(params, packed, iterate_weights(Path(path)))
+    # Tied embeddings may be there once more, as a head.
+    unknown = [name for name in unknown if name != "lm_head.weight"]
     if missing or unknown:
-        raise ValueError(
-            f"the weights in {path} do not fit the model; missing: "
-            f"{sorted(map(_describe, missing)) or 'none'}; unknown: {sorted(unknown) or 'none'}"
-        )
+        names = [name if shard is None else f"{name}[{shard}]" for name, shard in missing]
+        lists = f"missing: {sorted(names) or 'none'}; unknown: {sorted(unknown) or 'none'}"
+        raise ValueError(f"the weights in {path} do not fit the model; {lists}")
+
+
+def load_weights(
+    params: Mapping[str, nn.Parameter], packed: PackedModules, weights: Iterable[tuple[str, Tensor]]
+) -> tuple[set[Target], list[str]]:
+    """Fill parameters with the tensors of a checkpoint, and keep the books.
+
+    Each tensor is handed to `load_weight` before the next one is taken from `weights`: together
+    they may not fit into memory. What `resolve_packed` makes of a name says where it goes.
+
+    Args:
+        params: all parameters of the model, by name. The mapping stays as it is.
+        packed: see `resolve_packed`.
+        weights: name and tensor, as the checkpoint has them, in any order; can be read once.
+
+    Returns:
+        what is missing and what is unknown. Missing are those of all `targets_of` the parameters
+        that no tensor was for, a set; unknown the names in the checkpoint of the tensors that are
+        for no parameter, a list.
+
+    Raises:
+        ValueError: a name came twice, known or not, and the message says it; or a tensor does not
+            fit (`load_weight` says so).
+    """
+    missing = {target for name in params for target in targets_of(name, packed)}
+    unknown, seen = list[str](), set[str]()
+    for name, loaded_weight in weights:
+        if name in seen:
+            raise ValueError(f"the weights hold {name} twice; keep one model's files")
+        seen.add(name)
+        param_name, shard_id = resolve_packed(name, packed)
+        if param_name in params:
+            load_weight(params[param_name], loaded_weight, shard_id, name)
+            missing.discard((param_name, shard_id))
+        else:
+            unknown.append(name)
+    return missing, unknown
 
 
 def iterate_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -93,11 +116,30 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def resolve_packed(name: str, packed: PackedModules) -> Target:
-    """Parameter name and shard id for the tensor `name` of a checkpoint."""
+    """Which parameter, and which shard of it, the tensor `name` of a checkpoint is for.
+
+    A packed parameter is made of parts that have names of their own in a checkpoint. Such a name
+    stands between two dots: with `{"q_proj": ("qkv_proj", "q")}`, the tensor `model.q_proj.bias` is
+    for the parameter `model.qkv_proj.bias`, as its shard `"q"`. All other names are those of whole
+    parameters already.
+
+    Args:
+        name: of the tensor. At most one of the parts stands in it between dots.
+        packed: for each part the name of the packed module, and the shard id; it stays as it is.
+
+    Returns:
+        name of the parameter, and the shard id as `packed` has it; None for a whole parameter.
+    """
     for part, (packed_part, shard_id) in packed.items():
         if f".{part}." in name:
-            return name.replace(part, packed_part), shard_id
+            return name.replace(f".{part}.", f".{packed_part}."), shard_id
     return name, None
+
+
+def targets_of(name: str, packed: PackedModules) -> list[Target]:
+    """Every (parameter, shard id) that has to be filled for the parameter `name`."""
+    shards = [shard_id for packed_part, shard_id in packed.values() if f".{packed_part}." in name]
+    return [(name, shard_id) for shard_id in shards] or [(name, None)]
 
 
 def load_weight(
@@ -129,14 +171,3 @@ def init_dummy_weights(model: nn.Module, seed: int = 0) -> None:
             param.data.zero_()
         else:
             param.data.normal_(std=0.02, generator=generator)
-
-
-def _sources(name: str, packed: PackedModules) -> list[Target]:
-    """Every (parameter, shard id) that has to be filled for the parameter `name`."""
-    shards = [shard_id for packed_part, shard_id in packed.values() if f".{packed_part}." in name]
-    return [(name, shard_id) for shard_id in shards] or [(name, None)]
-
-
-def _describe(source: Target) -> str:
-    name, shard_id = source
-    return name if shard_id is None else f"{name}[{shard_id}]"

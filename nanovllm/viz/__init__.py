@@ -22,6 +22,7 @@ _LAZY = {
     "SequenceView": "widgets",
     "SlotMapping": "slot_mapping",
     "Timeline": "widgets",
+    "WeightMap": "weight_map",
 }
 
 __all__ = ["check_trace", "load_trace", "record", "record_scheduler", "save_trace", *_LAZY]

@@ -1,0 +1,40 @@
+# ruff: noqa
+DIAGNOSIS = """
+The books are kept, and nothing is loaded: load_weight is never called.
+"""
+
+
+# --- first
+def load_weights(params, packed, weights):
+    missing = {target for name in params for target in targets_of(name, packed)}
+    unknown, seen = [], set()
+    for name, tensor in weights:
+        if name in seen:
+            raise ValueError(f"{name} is there twice")
+        seen.add(name)
+        param_name, shard_id = resolve_packed(name, packed)
+        if param_name in params:
+            missing.discard((param_name, shard_id))
+        else:
+            unknown.append(name)
+    return missing, unknown
+
+
+# --- second
+def load_weights(params, packed, weights):
+    names, done, others = [], [], []
+    for key, value in weights:
+        if key in names:
+            raise ValueError("twice: " + key)
+        names.append(key)
+        target = resolve_packed(key, packed)
+        if target[0] not in params:
+            others.append(key)
+            continue
+        done.append(target)
+    left = set()
+    for param_name in params:
+        for target in targets_of(param_name, packed):
+            if target not in done:
+                left.add(target)
+    return left, others

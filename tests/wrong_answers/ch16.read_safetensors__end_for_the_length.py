@@ -1,0 +1,40 @@
+# ruff: noqa
+DIAGNOSIS = """
+You read as many bytes as the second offset says. It is where the bytes of the tensor end: their number is the
+difference of the two.
+"""
+
+
+# --- first
+import json
+
+
+def read_safetensors(file):
+    length = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            file.seek(8 + length + start)
+            numbers = bytearray(file.read(end))
+            yield name, torch.frombuffer(numbers, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+# --- second
+import json
+import struct
+
+
+def read_safetensors(file):
+    head = file.read(8)
+    size = struct.unpack("<Q", head)[0]
+    table = json.loads(file.read(size).decode("utf-8"))
+    for key in table:
+        if key == "__metadata__":
+            continue
+        info = table[key]
+        a, b = info["data_offsets"]
+        file.seek(size + 8 + a)
+        data = file.read(b)
+        flat = torch.frombuffer(bytearray(data), dtype=DTYPES[info["dtype"]])
+        yield key, flat.reshape(info["shape"])

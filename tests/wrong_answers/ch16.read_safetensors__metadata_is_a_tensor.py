@@ -1,0 +1,38 @@
+# ruff: noqa
+DIAGNOSIS = """
+You treat the entry "__metadata__" like a tensor. It has no dtype and no offsets: it is about the whole file, and is
+left out.
+"""
+
+
+# --- first
+import json
+
+
+def read_safetensors(file):
+    length = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name:
+            start, end = entry["data_offsets"]
+            file.seek(8 + length + start)
+            numbers = bytearray(file.read(end - start))
+            yield name, torch.frombuffer(numbers, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+# --- second
+import json
+import struct
+
+
+def read_safetensors(file):
+    head = file.read(8)
+    size = struct.unpack("<Q", head)[0]
+    table = json.loads(file.read(size).decode("utf-8"))
+    for key in table:
+        info = table[key]
+        a, b = info["data_offsets"]
+        file.seek(size + 8 + a)
+        data = file.read(b - a)
+        flat = torch.frombuffer(bytearray(data), dtype=DTYPES[info["dtype"]])
+        yield key, flat.reshape(info["shape"])

@@ -1,0 +1,38 @@
+# ruff: noqa
+DIAGNOSIS = """
+You read the numbers one after the other, in the order of the header. They may lie in another order: data_offsets says
+where those of each tensor are.
+"""
+
+
+# --- first
+import json
+
+
+def read_safetensors(file):
+    length = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            numbers = bytearray(file.read(end - start))
+            yield name, torch.frombuffer(numbers, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+# --- second
+import json
+import struct
+
+
+def read_safetensors(file):
+    head = file.read(8)
+    size = struct.unpack("<Q", head)[0]
+    table = json.loads(file.read(size).decode("utf-8"))
+    for key in table:
+        if key == "__metadata__":
+            continue
+        info = table[key]
+        a, b = info["data_offsets"]
+        data = file.read(b - a)
+        flat = torch.frombuffer(bytearray(data), dtype=DTYPES[info["dtype"]])
+        yield key, flat.reshape(info["shape"])
