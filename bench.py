@@ -42,7 +42,7 @@ from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
 from nanovllm.levers import LEVERS, is_enabled
-from nanovllm.levers.table import ALL, dependents, levers_markdown, load_measurements, write_table
+from nanovllm.levers.table import ALL, dependents, levers_markdown, load_measurements
 from nanovllm.measure import cpu_name, measure_steps, provenance, save_measurement
 from nanovllm.utils.memory import kv_block_bytes
 
@@ -676,11 +676,8 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         "--levers-table",
-        type=Path,
-        nargs="?",
-        const=Path("-"),
-        metavar="PAGE",
-        help="instead: print the table of levers that follows from code and measurements, or write it into PAGE",
+        action="store_true",
+        help="instead: print the table of levers that follows from code and measurements",
     )
     parser.add_argument(
         "--measure-steps", type=Path, metavar="FILE", help="instead: time decode steps with and without CUDA graphs"
@@ -713,8 +710,7 @@ def main() -> None:
     args = parse_args()
     transformers_logging.disable_progress_bar()
     if args.levers_table:
-        table = levers_markdown(load_measurements())
-        print(table) if args.levers_table == Path("-") else write_table(table, args.levers_table)
+        print(levers_markdown(load_measurements()))
         return
     with tempfile.TemporaryDirectory() as directory:
         model = make_model(args, directory)

@@ -1072,3 +1072,123 @@ def beside_the_arguments() -> None:
         axis.set(title=title, xlim=(-0.1, 5), ylim=(-5.2, 0.8))
         axis.axis("off")
     plt.show()
+
+
+# Chapter 17.
+
+
+def bars(values: dict[str, float], title: str, form: str = "{:,.0f}", color: str = BLUE, limit: float = 0.0) -> None:
+    """One horizontal bar a name; `limit` is a dashed line."""
+    _, axis = plt.subplots(figsize=(8, 0.7 + 0.34 * len(values)))
+    drawn = axis.barh(list(values), list(values.values()), color=color, edgecolor=TEXT, linewidth=0.4)
+    axis.bar_label(drawn, [form.format(value) for value in values.values()], padding=3)
+    if limit:
+        axis.axvline(limit, color=TEXT, linestyle="--", linewidth=1)
+    axis.set(title=title, xticks=[], xlim=(0, 1.15 * max([*values.values(), limit])))
+    axis.spines.bottom.set_visible(False)
+    axis.invert_yaxis()
+    plt.show()
+
+
+def parts_of_steps(steps: dict[str, dict[str, float]]) -> None:
+    """Where the time of steps goes: a bar a step, as long as 100 %.
+
+    Args:
+        steps: by the step's name, seconds by part.
+    """
+    colors = (ORANGE, BLUE, GREEN, PINK, "#F0E442", GRAY)
+    _, axis = plt.subplots(figsize=(8, 1.1 + 0.5 * len(steps)))
+    left = dict.fromkeys(steps, 0.0)
+    for part, color in zip(next(iter(steps.values())), colors, strict=True):
+        shares = {name: 100 * parts[part] / sum(parts.values()) for name, parts in steps.items()}
+        drawn = axis.barh(list(steps), list(shares.values()), left=list(left.values()), color=color, label=part)
+        labels = [f"{share:.0f}" if share > 4 else "" for share in shares.values()]
+        axis.bar_label(drawn, labels, label_type="center", color=INK, fontsize=9)
+        left = {name: left[name] + shares[name] for name in steps}
+    axis.set(xlim=(0, 100), xlabel="percent of the step")
+    axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
+    axis.invert_yaxis()
+    plt.show()
+
+
+def calls_and_kernels(steps: dict[str, tuple[list[float], list[float]]]) -> None:
+    """Two lanes a step: when the CPU makes each call, and when the GPU runs each kernel.
+
+    Args:
+        steps: by name, microseconds of the calls and of the kernels.
+    """
+    _, axes = plt.subplots(len(steps), 1, sharex=True, squeeze=False, figsize=(8, 0.5 + 1.15 * len(steps)))
+    for axis, (name, (launches, kernels)) in zip(axes[:, 0], steps.items(), strict=True):
+        launched = done = 0.0
+        for i, (launch, kernel) in enumerate(zip(launches, kernels, strict=True)):
+            color = (BLUE, ORANGE, GREEN, PINK)[i % 4]
+            axis.broken_barh([(launched, launch)], (1.1, 0.8), facecolor=color, edgecolor=TEXT, linewidth=0.5)
+            launched += launch
+            begin = max(launched, done)
+            axis.broken_barh([(begin, kernel)], (0.1, 0.8), facecolor=color, edgecolor=TEXT, linewidth=0.5)
+            done = begin + kernel
+        axis.set(yticks=[0.5, 1.5], yticklabels=["GPU: kernels", "CPU: calls"], ylim=(0, 2))
+        axis.set_title(f"{name}: {done:,.0f} µs, the GPU works {100 * sum(kernels) / done:.0f} % of the time")
+    axes[-1, 0].set_xlabel("microseconds")
+    plt.show()
+
+
+def lever_gains(gains: dict[str, dict[str, float]], lines: dict[str, int]) -> None:
+    """Points on a scale of factors: how many times as fast the engine is with each lever.
+
+    Args:
+        gains: by workload, the factor by lever.
+        lines: of code, by lever.
+    """
+    names = [name for name in lines if any(name in found for found in gains.values())]
+    _, axis = plt.subplots(figsize=(8, 0.9 + 0.34 * len(names)))
+    for (workload, found), color, marker in zip(gains.items(), (BLUE, ORANGE, GREEN), "osd", strict=False):
+        rows = [row for row, name in enumerate(names) if name in found]
+        factors = [found[names[row]] for row in rows]
+        axis.plot(factors, rows, marker, color=color, label=workload, markeredgecolor=TEXT)
+    axis.axvline(1, color=TEXT, linewidth=1)
+    ticks = [1, 1.5, 2, 4, 8, 16, 32]
+    axis.set(xscale="log", xlim=(0.9, 40), xlabel="times as fast as without it; beside the name, lines of code")
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_yticks(range(len(names)), [f"{name}, {lines[name]}" for name in names])
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    axis.grid(alpha=0.5)
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def peers(rows: list[dict[str, Any]], limits: dict[str, float]) -> None:
+    """For each work, bars of the engines that did it, and a dashed line where the machine's limit is."""
+    works = list(dict.fromkeys(row["work"] for row in rows if row["work"] in limits))
+    _, axes = plt.subplots(1, len(works), figsize=(8, 2.3))
+    for axis, work in zip(axes, works, strict=True):
+        chosen = [row for row in rows if row["work"] == work]
+        speeds = {"ours": chosen[0]["ours"]} | {row["peer"]: row["theirs"] for row in chosen}
+        colors = [GREEN] + [GRAY if name.startswith("ours") else BLUE for name in list(speeds)[1:]]
+        drawn = axis.barh([name.replace(" with", "\nwith") for name in speeds], list(speeds.values()), color=colors)
+        axis.bar_label(drawn, [f"{speed:,}" for speed in speeds.values()], padding=3, fontsize=8)
+        axis.axvline(limits[work], color=TEXT, linestyle="--", linewidth=1)
+        axis.set(title=f"{work}, tokens/s; dashed: limit", xticks=[], xlim=(0, 1.2 * limits[work]))
+        axis.tick_params(labelsize=8)
+        axis.invert_yaxis()
+        axis.spines.bottom.set_visible(False)
+    plt.show()
+
+
+def pairs_of_runs(plain: list[float], lever: list[float], bar: float) -> None:
+    """Seconds of neighbors, joined by a line, and how many times as fast the second is."""
+    _, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6), width_ratios=[3, 2])
+    for i, (slow, fast) in enumerate(zip(plain, lever, strict=True)):
+        left.plot([i + 0.8, i + 1.2], [1000 * slow, 1000 * fast], color=TEXT, linewidth=1, zorder=0)
+    numbers = range(1, len(plain) + 1)
+    left.plot([i - 0.2 for i in numbers], [1000 * s for s in plain], "o", color=ORANGE, label="plain")
+    left.plot([i + 0.2 for i in numbers], [1000 * s for s in lever], "o", color=GREEN, label="with the lever")
+    left.set(ylim=0, xlabel="pair of runs", title="milliseconds of computing")
+    left.legend(fontsize=8)
+    ratios = [slow / fast for slow, fast in zip(plain, lever, strict=True)]
+    right.plot(numbers, ratios, "o", color=BLUE)
+    right.axhline(bar, color=TEXT, linestyle="--", linewidth=1)
+    right.text(len(plain) + 0.2, bar - 0.08, "the bar", fontsize=8, ha="right")
+    right.set(ylim=(0.8, max(1.3, 1.1 * max(ratios))), xlabel="pair of runs", title="times as fast")
+    plt.show()

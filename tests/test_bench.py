@@ -288,19 +288,9 @@ def test_the_table_says_what_was_measured_and_what_a_lever_costs():
     assert "within 5.5 % or less" in caption and "batch-1 1,100 and 50" in caption
 
 
-def test_the_table_of_levers_is_what_code_and_measurements_give(tmp_path):
-    page = ROOT / "notebooks" / "17_performance_levers.md"
-    (tmp_path / "page.md").write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
-    levers_table.write_table(levers_table.levers_markdown(levers_table.load_measurements()), tmp_path / "page.md")
-    is_same = (tmp_path / "page.md").read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
-    assert is_same, "run: python bench.py --levers-table notebooks/17_performance_levers.md"
-
-
-def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
-    (tmp_path / "page.md").write_text("text", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"page\.md has no lines"):
-        levers_table.write_table("a table", tmp_path / "page.md")
-    assert (tmp_path / "page.md").read_text(encoding="utf-8") == "text"
+def test_the_table_of_levers_is_printed(monkeypatch, capsys):
+    out = run(monkeypatch, capsys, "--levers-table")
+    assert out == levers_table.levers_markdown(levers_table.load_measurements()) + "\n"
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("levers_*.json")), ids=lambda path: path.stem)
@@ -313,3 +303,22 @@ def test_a_recorded_measurement_of_levers_says_where_it_comes_from(path):
         assert recorded["driver"] and recorded["triton"]
     assert {row["lever"] for row in recorded["rows"]} <= {*LEVERS, "all"}
     assert all(row["with"] and row["without"] for row in recorded["rows"])
+
+
+def test_the_recorded_peers_say_where_they_come_from():
+    recorded = json.loads((DATA / "peers_h200.json").read_text(encoding="utf-8"))
+    where = ("gpu", "driver", "torch", "triton", "commit", "date", "command", "model", "dtype", "work", "limit_made")
+    assert all(recorded[key] for key in where)
+    for row in recorded["rows"]:
+        assert 0 < row["theirs"] < row["ours"] < recorded["limit"].get(row["work"], float("inf"))
+        assert row["work"] in recorded["work"] or "others" in recorded["work"]
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("compile_*.json")), ids=lambda path: path.stem)
+def test_a_recorded_measurement_of_the_compiler_says_where_it_comes_from(path):
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    where = ("gpu", "driver", "torch", "triton", "commit", "date", "command", "model", "dtype", "copy_gb_per_s")
+    assert all(recorded[key] for key in where) and recorded["commit"] != "unknown"
+    works = {row["workload"] for row in recorded["rows"]}
+    found = {(row["engine"], row["workload"]) for row in recorded["rows"] if row["tokens_per_second"]}
+    assert found == {(name, work) for name in bench.COMPILE_SETUPS for work in works}

@@ -175,7 +175,8 @@ def combine(answers: Iterable[Answer], root: Path = ROOT) -> tuple[dict[str, str
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items() if not name.startswith("viz/")}
     labs = root / (manifest.LABS.replace(".", "/") + ".py")
     if labs.is_file():
-        texts["labs.py"] = labs.read_text(encoding="utf-8")
+        # With the classes of this package, so that a lever finds those that are in its engine.
+        texts["labs.py"] = labs.read_text(encoding="utf-8").replace("\nfrom nanovllm.", "\nfrom .")
     pieces: list[Piece] = []
     options: dict[str, Any] = {}
     by_path: dict[str, list[Answer]] = {}

@@ -22,7 +22,6 @@ BESIDE = {
     "overlapped_launch": ("layers/kernels/overlap.py",),
 }
 ALL = "all"  # stands for all levers together
-START, END = "<!-- levers -->", "<!-- end of levers -->"  # around the table in a page
 NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -139,15 +138,6 @@ def describe_measurement(measurement: dict[str, Any]) -> str:
         f"{measurement['copy_gb_per_s']:,.0f} GB/s. "
         f"Tokens/s with all levers and without any: {'; '.join(rates)}."
     )
-
-
-def write_table(table: str, page: Path) -> None:
-    """Put a table between the two markers of a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(START)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{page} has no lines {START!r} and {END!r}")
-    page.write_text(f"{before}{START}\n\n{table}\n\n{END}{after}", encoding="utf-8")
 
 
 def as_table(rows: list[list[str]]) -> str:

@@ -19,6 +19,7 @@ _LAZY = {
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
     "Race": "race",
+    "Roofline": "roofline",
     "SequenceView": "widgets",
     "SlotMapping": "slot_mapping",
     "Timeline": "widgets",

@@ -1,0 +1,438 @@
+"""Grader of chapter 17. What is right is said by a machine that fetches and stores, by paths, by the plain engine."""
+
+import itertools
+import math
+import numbers
+import random
+from fractions import Fraction
+
+from exercises.kit import lever_work
+from exercises.kit.grading import Check, Engine, case
+
+
+def would_be(what, found):
+    """Which mistakes make a number, if there are few."""
+    return f"{what} if {', or if '.join(found)}." if 1 <= len(found) <= 3 else None
+
+
+# bytes_moved
+
+
+def fetch_and_store(kernels, sizes, outputs):
+    """The bytes, by running: what a kernel does not hold it fetches, and then somebody must have stored it."""
+    fetched, made_by, wanted = [], {}, set()
+    for number, kernel in enumerate(kernels):
+        held = set()
+        for names, result in kernel:
+            for name in names:
+                if name not in held:
+                    fetched.append(name)
+                    held.add(name)
+                    wanted.add(name)
+            held.add(result)
+            made_by[result] = number
+    stored = [name for name in made_by if name in wanted or name in outputs]
+    return sum(sizes[name] for name in itertools.chain(fetched, stored))
+
+
+MOVE_MISTAKES = {
+    "every operation were a kernel of its own": {"alone": True},
+    "a tensor were read again by every operation that uses it": {"reads": "each"},
+    "a kernel read what it makes itself, too": {"reads": "own too"},
+    "nothing were read": {"reads": "none"},
+    "only what no kernel makes were read": {"reads": "from outside"},
+    "each tensor were read by one kernel only, and were there for all later ones": {"reads": "first"},
+    "only the first operation of a kernel read anything": {"reads": "first operation"},
+    "nothing were written": {"writes": "none"},
+    "all that is made were written": {"writes": "all"},
+    "only `outputs` were written, and not what later kernels use": {"writes": "outputs"},
+    "what later kernels use were written, and not `outputs`": {"writes": "later"},
+    "only the next kernel counted as a later one": {"writes": "next"},
+    "a tensor were written once for each kernel that uses it": {"writes": "each reader"},
+    "an output that a later kernel uses were written twice": {"writes": "twice"},
+    "a kernel wrote what its last operation makes, and nothing else": {"writes": "last operation"},
+    "what is used inside its own kernel were written, too": {"writes": "used anywhere"},
+    "the last kernel wrote all that it makes": {"writes": "all of the last"},
+    "tensors were counted, not their bytes": {"unit": "count"},
+    "all were twice as much": {"factor": 2},
+}
+
+
+def move_formula(kernels, sizes, outputs, alone=False, reads="right", writes="right", unit="", factor=1):
+    """The bytes, with some mistakes in them."""
+    if alone:
+        kernels = [[operation] for kernel in kernels for operation in kernel]
+    sizes = dict.fromkeys(sizes, 1) if unit else sizes
+    all_made = {name for kernel in kernels for _, name in kernel}
+    read, written, seen = [], [], set()
+    for i, kernel in enumerate(kernels):
+        made, used = [name for _, name in kernel], [name for names, _ in kernel for name in dict.fromkeys(names)]
+        need = [name for name in dict.fromkeys(used) if name not in made]
+        later = [[name for names, _ in other for name in names] for other in kernels[i + 1 :]]
+        readers = {name: sum(name in other for other in later) for name in made}
+        read += {
+            "right": need,
+            "each": [name for name in used if name not in made],
+            "own too": list(dict.fromkeys(used)),
+            "none": [],
+            "from outside": [name for name in need if name not in all_made],
+            "first": [name for name in need if name not in seen],
+            "first operation": [name for name in dict.fromkeys(kernel[0][0]) if name not in made] if kernel else [],
+        }[reads]
+        seen.update(need)
+        keep = {
+            "right": [n for n in made if readers[n] or n in outputs],
+            "none": [],
+            "all": made,
+            "outputs": [n for n in made if n in outputs],
+            "later": [n for n in made if readers[n]],
+            "next": [n for n in made if n in outputs or (later and n in later[0])],
+            "each reader": [n for n in made for _ in range(max(readers[n], int(n in outputs)))],
+            "twice": [n for n in made for _ in range(int(bool(readers[n])) + int(n in outputs))],
+            "last operation": made[-1:],
+            "used anywhere": [n for n in made if readers[n] or n in outputs or n in used],
+            "all of the last": made if not later else [n for n in made if readers[n] or n in outputs],
+        }
+        written += keep[writes]
+    return factor * sum(sizes[name] for name in [*read, *written])
+
+
+def wrong_bytes(args):
+    """What a wrong number of bytes means."""
+    right = fetch_and_store(*args)
+
+    def says(got):
+        if got == "None":
+            return "None came back: the number has to be returned."
+        number = got if isinstance(got, numbers.Real) and not isinstance(got, bool) else None
+        if number is None:
+            return "What comes back is no whole number of bytes."
+        if number == right:
+            return f"The number is right, but of type {type(got).__name__}. Bytes are whole: an int is promised."
+        known = MOVE_MISTAKES.items()
+        found = [text for text, m in known if move_formula(*args, **m) == number]
+        if not found:
+            pairs = itertools.combinations(known, 2)
+            pairs = [(f"{one}, and {other}", {**a, **b}) for (one, a), (other, b) in pairs if not a.keys() & b.keys()]
+            found = [text for text, m in pairs if move_formula(*args, **m) == number]
+        return would_be("That many it would be", found)
+
+    return says
+
+
+def shown(kernels):
+    """Kernels in one line: what each operation makes of what."""
+    return " | ".join("; ".join(f"{made} = f({', '.join(names)})" for names, made in kernel) for kernel in kernels)
+
+
+def move_error(error):
+    return {
+        "KeyError": "A name was looked up that is not there. Every tensor has its bytes in `sizes`.",
+        "IndexError": "There may be no kernel, or none after this one.",
+        "StopIteration": "There may be no kernel, or none after this one.",
+    }.get(error)
+
+
+def check_bytes(engine: Engine, check: Check, kernels, sizes, outputs):
+    given = ([[(tuple(names), made) for names, made in kernel] for kernel in kernels], dict(sizes), set(outputs))
+    copy = ([list(kernel) for kernel in given[0]], dict(given[1]), set(given[2]))
+    numbers_ = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    check.step(f"kernels {shown(kernels) or 'none'}; bytes: {numbers_}; outputs {sorted(outputs)}", says=move_error)
+    got = engine.get("labs:bytes_moved")(*given)
+    if isinstance(got, numbers.Integral) and not isinstance(got, bool):
+        got = int(got)
+    elif not (isinstance(got, numbers.Real) and not isinstance(got, bool)):
+        got = repr(got) if got is None else type(got).__name__
+    right = fetch_and_store(kernels, sizes, outputs)
+    is_right = check.equal("the bytes that are moved", got, right, says=wrong_bytes((kernels, sizes, outputs)))
+    if is_right:
+        check.equal("the type of the number", type(got).__name__, "int", says="Bytes are whole: an int is promised.")
+    same = all(one == other for one, other in zip(given, copy, strict=True))
+    check.true("what was passed is as it was", same, says="Kernels, sizes and outputs belong to the caller.")
+
+
+@case("ch17.bytes_moved")
+def one_operation(engine, check):
+    """A kernel with a single operation: it reads two tensors, and writes one."""
+    check_bytes(engine, check, [[("ab", "y")]], {"a": 10, "b": 300, "y": 7000}, {"y"})
+
+
+@case("ch17.bytes_moved")
+def fused_and_not(engine, check):
+    """Two operations in a row, as two kernels and as one."""
+    first, second = (("x",), "h"), (("h", "w"), "y")
+    sizes = {"x": 10, "h": 300, "w": 7000, "y": 20000}
+    check_bytes(engine, check, [[first], [second]], sizes, {"y"})
+    check_bytes(engine, check, [[first, second]], sizes, {"y"})
+
+
+@case("ch17.bytes_moved")
+def used_twice(engine, check):
+    """A tensor that two operations use: in one kernel, and in two."""
+    one, other = (("x",), "a"), (("x", "a"), "b")
+    sizes = {"x": 1000, "a": 30, "b": 7}
+    check_bytes(engine, check, [[one, other]], sizes, {"b"})
+    check_bytes(engine, check, [[one], [other]], sizes, {"b"})
+    check_bytes(engine, check, [[one, (("x", "x"), "b")]], sizes, {"a", "b"})
+
+
+@case("ch17.bytes_moved")
+def somebody_needs_it_later(engine, check):
+    """What is made and used inside a kernel is needed once more: by the kernel after the next, or at the end."""
+    kernels = [[(("x",), "s"), (("s",), "h")], [(("h",), "p")], [(("p", "s"), "y")]]
+    sizes = {"x": 11, "s": 200, "h": 3000, "p": 40000, "y": 500000}
+    check_bytes(engine, check, kernels, sizes, {"y"})
+    check_bytes(engine, check, kernels, sizes, {"y", "h"})
+    check_bytes(engine, check, kernels[:1], sizes, {"s", "h"})
+    check_bytes(engine, check, kernels, sizes, {"s", "y"})
+
+
+@case("ch17.bytes_moved")
+def nobody_needs_it(engine, check):
+    """Something is made that nobody uses, in the last kernel and before."""
+    kernels = [[(("x",), "a"), (("x", "w"), "b")], [(("b",), "c"), (("b",), "y")]]
+    check_bytes(engine, check, kernels, {"x": 3, "w": 50, "a": 700, "b": 11000, "c": 130000, "y": 1700000}, {"y"})
+
+
+@case("ch17.bytes_moved")
+def nothing_at_all(engine, check):
+    """No kernels; and a kernel without operations."""
+    check_bytes(engine, check, [], {"x": 5}, set())
+    check_bytes(engine, check, [[]], {"x": 5}, set())
+    check_bytes(engine, check, [[(("x",), "y")], [], [(("y",), "z")]], {"x": 5, "y": 70, "z": 900}, {"z"})
+
+
+@case("ch17.bytes_moved")
+def random_chains(engine, check):
+    """Random operations, cut into kernels at random places."""
+    rng = random.Random(17)
+    for _ in range(12):
+        names, operations = [f"x{i}" for i in range(rng.randint(1, 3))], []
+        for i in range(rng.randint(2, 9)):
+            operations.append((tuple(rng.choices(names, k=rng.randint(1, 3))), f"t{i}"))
+            names.append(f"t{i}")
+        kernels, rest = [], operations
+        while rest:
+            count = rng.randint(1, 4)
+            kernels, rest = [*kernels, rest[:count]], rest[count:]
+        made = [name for _, name in operations]
+        sizes = {name: rng.randrange(1000, 10**6) for name in names}
+        check_bytes(engine, check, kernels, sizes, {made[-1], *rng.sample(made, rng.randint(0, 2))})
+
+
+# end_of_step
+
+
+def longest_path(launches, kernels):
+    """The end, as a fraction: some calls, then from one kernel on all kernels, whatever takes longest."""
+    starts = range(len(kernels))
+    return max((sum(launches[: i + 1]) + sum(kernels[i:]) for i in starts), default=Fraction(0))
+
+
+END_MISTAKES = {
+    "the CPU waited for each kernel before it launched the next": lambda la, ke: sum(la) + sum(ke),
+    "only the slower of CPU and GPU counted": lambda la, ke: max(sum(la), sum(ke)),
+    "calls took no time": lambda la, ke: sum(ke),
+    "only the first call took time": lambda la, ke: sum(la[:1]) + sum(ke),
+    "only calls took time": lambda la, ke: sum(la),
+    "only the last kernel came after the calls": lambda la, ke: sum(la) + sum(ke[-1:]),
+    "a kernel could begin when its call begins": lambda la, ke: path(la, ke, early=True),
+    "each kernel and its own call ran at the same time, and the longer counted": lambda la, ke: sum(map(max, la, ke)),
+    "a kernel could begin before the one before it is done": lambda la, ke: max(
+        (sum(la[: i + 1]) + ke[i] for i in range(len(ke))), default=0
+    ),
+    "the shorter of the two waits counted": lambda la, ke: path(la, ke, join=min),
+    "all kernels began after all calls": lambda la, ke: sum(la) + sum(ke),
+    "the last kernel were not counted": lambda la, ke: longest_path(la[:-1], ke[:-1]),
+    "the last kernel were missing, though its call is counted": lambda la, ke: max(
+        sum(la), longest_path(la[:-1], ke[:-1])
+    ),
+    "the first call were not counted": lambda la, ke: longest_path([0 * x for x in la[:1]] + la[1:], ke),
+    "a call began only when the kernel of the call before it is under way": lambda la, ke: stalled(la, ke),
+    "only what the GPU waits were counted": lambda la, ke: longest_path(la, ke) - sum(ke),
+    "the result were in milliseconds": lambda la, ke: 1000 * longest_path(la, ke),
+    "calls and kernels were exchanged": lambda la, ke: longest_path(ke, la),
+    "the longest kernel counted for all": lambda la, ke: longest_path(la, [max(ke)] * len(ke)) if ke else 0,
+}
+
+
+def path(launches, kernels, early=False, join=max):
+    launched = done = 0
+    for launch, kernel in zip(launches, kernels, strict=True):
+        begin = launched if early else launched + launch
+        launched += launch
+        done = join(begin, done) + kernel
+    return done
+
+
+def stalled(launches, kernels):
+    """A CPU that makes the next call only when the kernel before has begun."""
+    launched = done = 0
+    for launch, kernel in zip(launches, kernels, strict=True):
+        launched = max(launched + launch, done)
+        done = launched + kernel
+    return done
+
+
+def rounded(value):
+    return float(f"{float(value):.9g}")
+
+
+def wrong_end(args):
+    right = rounded(longest_path(*args))
+
+    def says(got):
+        if got == "None":
+            return "None came back: the seconds have to be returned."
+        if not isinstance(got, float):
+            return "What comes back is no number of seconds."
+        if got == right:
+            return None
+        found = [text for text, formula in END_MISTAKES.items() if rounded(formula(*args)) == got]
+        return would_be("So long it would take", list(dict.fromkeys(found)))
+
+    return says
+
+
+def end_error(error):
+    return {"IndexError": "There may be no kernel at all.", "ValueError": "There may be no kernel at all."}.get(error)
+
+
+def check_end(engine: Engine, check: Check, launches, kernels):
+    """Times are given in whole microseconds."""
+    exact = [[Fraction(value, 10**6) for value in values] for values in (launches, kernels)]
+    given = [[value / 10**6 for value in values] for values in (launches, kernels)]
+    copy = [list(values) for values in given]
+    few = f"{launches} and {kernels}" if len(kernels) < 9 else f"{len(kernels)} calls and kernels"
+    empty = end_error if not kernels else None
+    check.step(f"microseconds of the calls and of the kernels: {few}", says=empty)
+    got = engine.get("labs:end_of_step")(*given)
+    is_number = isinstance(got, numbers.Real) and not isinstance(got, bool) and math.isfinite(got)
+    got = rounded(got) if is_number else repr(got) if got is None else type(got).__name__
+    check.equal("seconds until the last kernel is done", got, rounded(longest_path(*exact)), says=wrong_end(exact))
+    check.equal("the lists afterwards", given, copy, says="The lists belong to the caller, and are others now.")
+
+
+@case("ch17.end_of_step")
+def long_kernels(engine, check):
+    """Kernels that take longer than calls: the CPU is far ahead."""
+    check_end(engine, check, [7, 5, 6], [100, 210, 330])
+
+
+@case("ch17.end_of_step")
+def short_kernels(engine, check):
+    """Kernels that take less than calls: the GPU waits for each of them."""
+    check_end(engine, check, [50, 61, 72], [9, 4, 3])
+
+
+@case("ch17.end_of_step")
+def now_one_now_the_other(engine, check):
+    """A long kernel first, then many short ones; and the other way round."""
+    check_end(engine, check, [10, 11, 12, 13, 14], [35, 2, 3, 1, 4])
+    check_end(engine, check, [10, 11, 12, 13, 14], [2, 3, 1, 4, 90])
+    check_end(engine, check, [40, 5, 5, 30, 3], [10, 25, 7, 8, 12])
+
+
+@case("ch17.end_of_step")
+def a_graph(engine, check):
+    """A graph: one call for all kernels, then calls that take no time."""
+    check_end(engine, check, [21, 0, 0, 0, 0, 0], [4, 5, 6, 7, 8, 9])
+
+
+@case("ch17.end_of_step")
+def one_and_none(engine, check):
+    """A single kernel, and none at all."""
+    check_end(engine, check, [13], [29])
+    check_end(engine, check, [], [])
+
+
+@case("ch17.end_of_step")
+def random_steps(engine, check):
+    """Random calls and kernels."""
+    rng = random.Random(17)
+    for _ in range(12):
+        count, longest = rng.randint(2, 40), rng.choice([10, 50, 200])
+        check_end(
+            engine,
+            check,
+            [rng.randint(1, 60) for _ in range(count)],
+            [rng.randint(1, longest) for _ in range(count)],
+        )
+
+
+# my_lever: an open exercise
+
+NO_TEXT = "The greedy tokens are others than those of the plain engine: the lever computes something else."
+OTHER_NUMBERS = (
+    "The tokens are the same, and the log-probabilities are not: something is computed wrongly, and these prompts have "
+    "not noticed. What does each token attend to, and to nothing else?"
+)
+TOLERANCE = 2e-3  # of a log-probability; in float32, another order of additions makes less
+
+
+def check_same(engine: Engine, check: Check, asked, max_tokens, **options):
+    """The answers with the lever are those without it."""
+    package, lever = engine.package.load(), engine.get("labs:my_lever")
+    check.step(
+        f"{len(asked)} prompts of {min(map(len, asked))} to {max(map(len, asked))} tokens, answers of {max_tokens}"
+        + "".join(f", {name}={value}" for name, value in options.items())
+    )
+    found = []
+    for chosen in (None, lever):
+        with lever_work.engine_with(package, chosen, **options) as llm:
+            answers = lever_work.answers(package, llm, asked, max_tokens, logprobs=0)
+        if failed := [answer["error"] for answer in answers if answer["finish_reason"] == "error"]:
+            raise RuntimeError(failed[0])
+        found.append(answers)
+    plain, other = found
+    same = [one["token_ids"] == two["token_ids"] for one, two in zip(plain, other, strict=True)]
+    if not check.true("the same tokens as without the lever", all(same), says=NO_TEXT):
+        return False
+    pairs = [(p[t], o[t]) for one, two in zip(plain, other, strict=True)
+             for p, o, t in zip(one["logprobs"], two["logprobs"], one["token_ids"], strict=True)]  # fmt: skip
+    off = max(abs(p - o) for p, o in pairs)
+    return check.true("the same log-probabilities, up to rounding", off < TOLERANCE, says=OTHER_NUMBERS)
+
+
+def some_prompts(seed, count, least, most):
+    rng = random.Random(seed)
+    return [[rng.randrange(5, 2000) for _ in range(rng.randint(least, most))] for _ in range(count)]
+
+
+@case("ch17.my_lever")
+def one_alone(engine, check):
+    """A single request, whose text fills several blocks."""
+    check_same(engine, check, some_prompts(1, 1, 40, 40), 20)
+
+
+@case("ch17.my_lever")
+def very_different_lengths(engine, check):
+    """Requests of one token and of fifty, side by side; the short ones end first."""
+    check_same(engine, check, [[7], *some_prompts(2, 3, 48, 50), [9, 11], *some_prompts(3, 2, 14, 18)], 12)
+
+
+@case("ch17.my_lever")
+def a_small_pool(engine, check):
+    """Little memory: shared prefixes, prompts in pieces, requests that lose their blocks, tables in any order."""
+    head = some_prompts(4, 1, 16, 16)[0]
+    asked = [head + tail for tail in some_prompts(5, 5, 2, 12)] + some_prompts(6, 3, 3, 20)
+    check_same(engine, check, asked, 16, kvcache_block_size=4, num_kvcache_blocks=24, enable_prefix_caching=True,
+               max_num_batched_tokens=24, max_num_seqs=5)  # fmt: skip
+
+
+@case("ch17.my_lever")
+def it_is_faster(engine, check):
+    """32 short questions at once on one core, seven times with the lever and without it, in turn."""
+    package = engine.package.load()
+    check.step(
+        f"{lever_work.NUM_REQUESTS} prompts, answers of {lever_work.MAX_TOKENS} tokens, {lever_work.PAIRS} pairs"
+    )
+    found = lever_work.compare(package, engine.get("labs:my_lever"))
+    if not check.true("the same tokens in all runs", found.same, says=NO_TEXT):
+        return
+    check.measured(f"{found.gain:.2f} times as fast as the plain engine (median of {len(found.ratios)} pairs of runs; "
+                   f"they lie from {min(found.ratios):.2f} to {max(found.ratios):.2f})")  # fmt: skip
+    check.true(f"at least {lever_work.BAR} times as fast", found.gain >= lever_work.BAR, says=(
+        "It is right, and not fast enough yet. What does a step for 32 sequences spend its time on? The profile in "
+        "this chapter says it by kind."
+    ))  # fmt: skip
