@@ -971,6 +971,101 @@ def long_talks(runs: dict[str, list[Any]], bar: int, share: float) -> None:
     plt.show()
 
 
+# Chapter 08.
+
+
+def start_up(runs: dict[str, list[Any]]) -> None:
+    """The stages of a start, each as a bar from its begin to its end.
+
+    Args:
+        runs: by title, lists of (name of the stage, begin, seconds).
+    """
+    _, axes = plt.subplots(1, len(runs), figsize=(8, 3.1), squeeze=False)
+    for axis, (title, stages) in zip(axes[0], runs.items(), strict=True):
+        shown = [stage for stage in stages if stage[0] != "ranks"]  # the others are inside
+        end = max(begin + seconds for _, begin, seconds in shown)
+        for name, begin, seconds in shown:
+            bar = axis.barh(name, 1000 * seconds, left=1000 * begin, color=BLUE, edgecolor=TEXT, linewidth=0.6)
+            right = begin + seconds / 2 > end / 2
+            x = 1000 * (begin if right else begin + seconds) + (-12 if right else 12) * end
+            number = f"{1000 * seconds:,.0f} ms" if seconds >= 0.001 else "under 1 ms"
+            axis.text(x, bar[0].get_y() + 0.4, number, ha="right" if right else "left", va="center", fontsize=8)
+        axis.invert_yaxis()
+        axis.set(xlabel="milliseconds", title=title, xlim=(0, 1030 * end))
+        axis.tick_params(labelsize=8)
+    plt.show()
+
+
+def padded_or_flat(lengths: list[int]) -> None:
+    """The same prompts as rows of a rectangle, and behind each other.
+
+    Args:
+        lengths: tokens of each prompt.
+    """
+    _, (left, right) = plt.subplots(2, 1, figsize=(8, 3.2), height_ratios=[len(lengths), 1.3])
+    longest, total, colors = max(lengths), sum(lengths), [BLUE, ORANGE, GREEN, PINK, GRAY]
+    begin = 0
+    for row, length in enumerate(lengths):
+        color = colors[row % len(colors)]
+        left.barh(row, longest, color="none", edgecolor=TEXT, hatch="//", linewidth=0.5)
+        left.barh(row, length, color=color, edgecolor=TEXT, linewidth=0.5)
+        right.barh(0, length, left=begin, color=color, edgecolor=TEXT, linewidth=0.5)
+        begin += length
+    left.set(yticks=[], xlim=(0, total), title=f"a rectangle: {longest * len(lengths)} places (hatched: padding)")
+    right.set(yticks=[], xlim=(0, total), title=f"flat: {total} places", xlabel="places")
+    left.invert_yaxis()
+    plt.show()
+
+
+def flat_step(texts: list[str], positions: list[int], slots: list[int], starts: list[int]) -> None:
+    """The tensors of a prefill, a column a token, and the marks of cu_seqlens_q over them.
+
+    Args:
+        texts, positions, slots: of each token of the step.
+        starts: where each sequence begins, and the last one ends.
+    """
+    _, axis = plt.subplots(figsize=(8, 2.3))
+    for k, column in enumerate(zip(texts, positions, slots, strict=True)):
+        owner = sum(start <= k for start in starts[:-1]) - 1
+        for row, value in enumerate(column):
+            color = (BLUE, ORANGE, GREEN, PINK)[owner % 4]
+            axis.add_patch(plt.Rectangle((k, 2 - row), 1, 1, facecolor=color, edgecolor=TEXT))
+            text = str(value).strip()[:6]
+            axis.text(k + 0.5, 2.5 - row, text, ha="center", va="center", fontsize=8, color=INK)
+    for start in starts:
+        axis.annotate(str(start), (start, 3), (start, 3.7), ha="center", arrowprops={"arrowstyle": "->", "color": TEXT})
+    for y, name in ((2.5, "input_ids (as text)"), (1.5, "positions"), (0.5, "slot_mapping"), (3.85, "cu_seqlens_q")):
+        axis.text(-0.2, y, name, ha="right", va="center", fontsize=9)
+    axis.set(xlim=(-4.6, starts[-1] + 0.3), ylim=(-0.1, 4.2))
+    axis.axis("off")
+    plt.show()
+
+
+def graph_sizes(counts: dict[int, int], chosen: dict[str, list[int]], padding: dict[str, int], bar: int) -> None:
+    """How many steps have how many sequences, where the graphs are, and the padding of each choice.
+
+    Args:
+        counts: steps, by the number of sequences.
+        chosen: batch sizes that have a graph, by the name of the choice; at most three choices.
+        padding: rows of each choice.
+        bar: the most that the exercise allows.
+    """
+    _, (top, bottom) = plt.subplots(2, 1, figsize=(8, 4), height_ratios=[3, 2])
+    top.bar(list(counts), list(counts.values()), width=1, color=GRAY)
+    most, colors = max(counts.values()), (ORANGE, GREEN, BLUE)
+    for n, (name, sizes) in enumerate(chosen.items()):
+        height = most * (1.1 + 0.16 * n)
+        top.plot(sizes, [height] * len(sizes), color=colors[n], marker="v", linestyle="", label=name)
+    top.set(xlabel="sequences in the step (marks: sizes that have a graph)", ylabel="steps", ylim=(0, most * 1.65))
+    top.legend(ncols=3, fontsize=8, loc="upper right")
+    drawn = bottom.barh(list(padding), list(padding.values()), color=colors[: len(padding)])
+    bottom.bar_label(drawn, [f"{count:,}" for count in padding.values()], padding=4, color=TEXT)
+    bottom.axvline(bar, color=TEXT, linestyle="--", linewidth=1)
+    bottom.set(xlabel=f"rows of padding (dashed: the {bar:,} that are allowed)", xlim=(0, 1.15 * max(padding.values())))
+    bottom.invert_yaxis()
+    plt.show()
+
+
 # Chapter 16.
 
 

@@ -3,6 +3,7 @@
 `python -m exercises.kit.start_work FILE` measures on a GPU, and what each CUDA graph costs there, and writes FILE.
 """
 
+import contextlib
 import itertools
 import json
 import sys
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 
@@ -23,11 +25,16 @@ from nanovllm import LLM, measure
 from nanovllm.config import Config
 from nanovllm.engine.model_runner import ModelRunner
 from nanovllm.engine.scheduler import Scheduler
-from nanovllm.levers import cuda_graph
 from nanovllm.viz.record import DATA
 
 RECORDED = DATA / "start_h200.json"
 OUTER = "ranks"  # has other stages inside
+METHODS = {  # of a runner; only with CUDA graphs has it the last one
+    "build_model": "weights",
+    "warmup_model": "warm-up",
+    "allocate_kv_cache": "pool",
+    "capture_cudagraph": "graphs",
+}
 
 
 class Stage(NamedTuple):
@@ -62,19 +69,7 @@ def timed_start(model: str, **options: Any) -> tuple[LLM, list[Stage]]:
 @contextmanager
 def _watched(note: Callable[[str, float, float], None]) -> Iterator[None]:
     """While this lasts, every stage is noted with its begin and end; what happens inside of one is not."""
-    lever = cuda_graph.ModelRunnerLever  # its own methods call those of the plain runner
-    places: list[tuple[str, Any, str]] = [
-        ("config", Config, "__post_init__"),
-        ("tokenizer", llm_module, "load_tokenizer"),
-        (OUTER, engine_module, "start_runner"),
-        ("weights", ModelRunner, "build_model"),
-        *(("warm-up", owner, "warmup_model") for owner in (ModelRunner, lever)),
-        ("size of the pool", runner_module, "choose_num_blocks"),
-        *(("pool", owner, "allocate_kv_cache") for owner in (ModelRunner, lever)),
-        ("graphs", lever, "capture_cudagraph"),
-        ("scheduler", Scheduler, "__init__"),
-    ]
-    before, inside = [(owner, name, getattr(owner, name)) for _, owner, name in places], list[str]()
+    inside = list[str]()
 
     def watch(stage: str, function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -90,13 +85,36 @@ def _watched(note: Callable[[str, float, float], None]) -> Iterator[None]:
 
         return call
 
-    try:
+    def watch_runner(runner: Any) -> None:
+        for method, stage in METHODS.items():
+            if hasattr(runner, method):
+                setattr(runner, method, watch(stage, getattr(runner, method)))
+
+    places: list[tuple[str, Any, str]] = [
+        ("config", Config, "__post_init__"),
+        ("tokenizer", llm_module, "load_tokenizer"),
+        (OUTER, engine_module, "start_runner"),
+        ("size of the pool", runner_module, "choose_num_blocks"),
+        ("scheduler", Scheduler, "__init__"),
+    ]
+    with contextlib.ExitStack() as undo:
         for stage, owner, name in places:
-            setattr(owner, name, watch(stage, getattr(owner, name)))
+            undo.enter_context(mock.patch.object(owner, name, watch(stage, getattr(owner, name))))
+        undo.enter_context(_before_start(watch_runner))
         yield
-    finally:
-        for owner, name, function in before:
-            setattr(owner, name, function)
+
+
+@contextmanager
+def _before_start(change: Callable[[Any], None]) -> Iterator[None]:
+    """While this lasts, `change` is called with every runner, of whatever class, before it starts."""
+    init = ModelRunner.__init__
+
+    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
+        change(self)
+        init(self, *args, **kwargs)
+
+    with mock.patch.object(ModelRunner, "__init__", changed):
+        yield
 
 
 def load_recorded() -> dict[str, Any]:
@@ -113,33 +131,33 @@ def measure_start(folder: str, model: str) -> dict[str, Any]:
         model: what it is, in words.
     """
     graphs: list[dict[str, Any]] = []
-    capture = cuda_graph.ModelRunnerLever.capture_cudagraph
 
-    def one_by_one(self: Any, batch_sizes: list[int]) -> None:
-        """The same, and between one graph and the next a look at the clock and at the memory."""
-        if len(batch_sizes) > 2:  # not the two of the warm-up, which are for a try
-            run = self.run_in_buffers
-
-            def noted(batch_size: int) -> None:
-                if not torch.cuda.is_current_stream_capturing():  # which forbids to wait
-                    torch.cuda.synchronize()
-                    free = torch.cuda.mem_get_info()[0]
-                    graphs.append({"bs": batch_size, "at": time.perf_counter(), "free": free})
-                run(batch_size)
-
-            self.run_in_buffers = noted
-        capture(self, batch_sizes)
+    def look() -> dict[str, Any]:
         torch.cuda.synchronize()
-        if len(batch_sizes) > 2:
-            graphs.append({"at": time.perf_counter(), "free": torch.cuda.mem_get_info()[0]})
+        return {"at": time.perf_counter(), "free": torch.cuda.mem_get_info()[0]}
+
+    def one_by_one(runner: Any) -> None:
+        """Between one graph and the next, a look at the clock and at the memory."""
+        capture, run = runner.capture_cudagraph, runner.run_in_buffers
+
+        def noted(batch_size: int) -> None:
+            if not torch.cuda.is_current_stream_capturing():  # which forbids to wait
+                graphs.append({"bs": batch_size} | look())
+            run(batch_size)
+
+        def captured(batch_sizes: list[int]) -> None:
+            graphs.clear()  # of those that the warm-up has recorded for a try
+            capture(batch_sizes)
+            graphs.append(look())
+
+        runner.run_in_buffers, runner.capture_cudagraph = noted, captured
 
     options = {"load_format": "dummy", "max_model_len": 4096}
     LLM(folder, **options).exit()  # compiles kernels, which stay on disk
     llm, stages = timed_start(folder, **options)
     llm.exit()
-    cuda_graph.ModelRunnerLever.capture_cudagraph = one_by_one  # type: ignore[method-assign]
-    llm, _ = timed_start(folder, **options)
-    cuda_graph.ModelRunnerLever.capture_cudagraph = capture  # type: ignore[method-assign]
+    with _before_start(one_by_one):
+        llm = LLM(folder, **options)
     result = measure.provenance(llm, model)
     result["num_kvcache_blocks"] = llm.config.num_kvcache_blocks
     llm.exit()
@@ -153,8 +171,8 @@ def measure_start(folder: str, model: str) -> dict[str, Any]:
 if __name__ == "__main__":
     import bench
 
-    sys.argv[0] = "-m exercises.kit.start_work"
+    sys.argv[:1] = ["-m", "exercises.kit.start_work"]
     with tempfile.TemporaryDirectory() as made:
         bench.make_model(SimpleNamespace(model=None, shape="qwen3-0.6b", compare=False), made)  # type: ignore[arg-type]
         found = measure_start(made, "qwen3-0.6b shape, random weights")
-    measure.save_measurement(found, Path(sys.argv[1]))
+    measure.save_measurement(found, Path(sys.argv[-1]))
