@@ -620,8 +620,7 @@ staircase("08")
 # *Good:* slot 0 belongs to block 0, which some sequence has. Its first token's keys and values would be overwritten
 # with those of token 0, in every step that is padded.
 #
-# *Excellent:* and nobody would notice at once: no error, only a text that drifts. So the pool has one block more than
-# the scheduler knows of, and padding is sent there.
+# *Excellent:* and nobody would notice: no error, only a text that drifts. So padding has a block of its own.
 #
 # </details>
 
