@@ -1105,7 +1105,7 @@ def file_of_tensors(path: Any) -> None:
                 left + size / 2, 0, f"{text}\n{size / 1e6:.2f} MB", ha="center", va="center", fontsize=7, color=INK
             )
         left += size
-    below.set(xlim=(0, left), ylim=(-0.5, 0.9), title="the numbers, to scale")
+    below.set(xlim=(0, left), ylim=(-0.5, 0.5), title="the numbers, to scale")
     for axis in (top, below):
         axis.axis("off")
     plt.show()

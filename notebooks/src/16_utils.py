@@ -85,8 +85,8 @@ figures.guesses(loss, exchanged)
 
 # %% [markdown]
 # The loss says how badly each token of the story is guessed from those before it. In layer 0 the exchange ruins the
-# model, and everybody sees it. Elsewhere it makes a model that is worse, and nobody knows why. Not one of the eight
-# raised an error.
+# model, and everybody sees it. Elsewhere it is a little worse, or not even that, and nobody knows why its stories have
+# changed. Not one of the eight raised an error.
 #
 # So a loader has to be exact where it can be: names, shapes, what is missing, what is there too often.
 #
@@ -116,7 +116,7 @@ class Weights:
     """It claims to be some weights."""
 
     def __reduce__(self):
-        return print, ("--- this line was printed by a file ---",)
+        return print, ("good morning",)
 
 
 data = pickle.dumps(Weights())
@@ -451,13 +451,13 @@ predict("stale", "Which of the two engines raises an error?", choices=choices)
 
 
 # %%
-def forgetful(resets, forgets=5):
+def forgetful(resets, forgets=8):
     """The text of an engine that does not set the context in one step; its error, if there is one."""
     numbers = count(1)
 
-    def set_mostly(**fields):
+    def set_mostly(*args, **fields):
         if next(numbers) != forgets:
-            set_context(**fields)
+            set_context(*args, **fields)
 
     reset = reset_context if resets else lambda: None
     with patch.multiple(model_runner, set_context=set_mostly, reset_context=reset), LLM("qwen3-tiny", **PLAIN) as llm:
@@ -504,6 +504,7 @@ staircase("16")
 # * `WeightMap(tensor_parallel_size=4)`: there are two heads of keys, and four ranks. Who gets which?
 # * Give a checkpoint an `lm_head.weight` beside the tied embedding. Which line of `load_model` forgives it, and why?
 # * Read only the final norm with your `read_safetensors`, and count how many bytes were read.
+# * `forgetful(False, forgets=5)`, and other steps: when does the text show it, and when does nobody notice?
 # * Let `stream_weights` read a whole layer at a time. How much more does it hold?
 
 # %% [markdown]
