@@ -59,7 +59,11 @@ class SpiedFile(io.BytesIO):
 def as_lists(pairs):
     """Name, dtype, shape and numbers of each tensor that came, by name; a name that comes twice is told."""
     found = {}
-    for name, tensor in pairs:
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            found["what came"] = "no pair of a name and a tensor"
+            continue
+        name, tensor = pair
         if not isinstance(tensor, torch.Tensor):
             found[name] = f"no tensor: {type(tensor).__name__}"
             continue
@@ -85,6 +89,12 @@ ERRORS_OF_READ = {
     "as long as they say.",
     "OverflowError": "The length of the header is far too large: of its 8 bytes the lowest comes first.",
     "MemoryError": "The length of the header is far too large: of its 8 bytes the lowest comes first.",
+    "ValueError": "The bytes that were read are too few, too many or none: those of a tensor are the ones from "
+    "data_offsets[0] to data_offsets[1], counted from the end of the header.",
+    "RuntimeError": "The numbers do not fill the shape. How many there are is decided by the dtype of the entry, and "
+    "by how many bytes were read.",
+    "TypeError": "Something was given another kind of value than it takes: a dtype is one of DTYPES, a shape is a "
+    "list, and may be empty.",
 }
 
 
@@ -92,6 +102,8 @@ def says_read(expected):
     """What a wrong tensor says, the first in the order of their names."""
 
     def says(got):
+        if "what came" in got:
+            return "What comes is no pair of a name and a tensor."
         if "__metadata__" in got:
             return 'The entry "__metadata__" is no tensor, and should not come.'
         for name, (dtype, shape, numbers) in expected.items():
@@ -239,7 +251,8 @@ QWEN3 = {
 LAYER = "model.layers.0"
 ERRORS_OF_RESOLVE = {
     "KeyError": "A name that is no part of anything was looked up in packed. Most names are those of whole parameters.",
-    "TypeError": "None came back, or something that is no pair, where a name and a shard id are needed.",
+    "TypeError": "Something was used as what it is not: packed has for each part a pair, the name of the packed module "
+    "and the shard id.",
     "IndexError": "The name has fewer pieces between dots than was expected: it may have any number of them.",
     "ValueError": "Something was taken apart into another number of pieces than it has: packed.items() gives a part "
     "and a pair, and a name may have any number of dots.",
@@ -392,6 +405,8 @@ class Model:
     def loader(self, name, shards):
         def load(param, tensor, *shard_ids):
             self.log.append((name, *shard_ids))
+            if shards and shard_ids[0] not in shards:
+                raise ValueError(f"there is no shard {shard_ids[0]!r}")
             start, rows = shards[shard_ids[0]] if shards else (0, len(param))
             if list(tensor.shape) != [rows, 2]:
                 raise ValueError(f"expected shape {[rows, 2]}, got {list(tensor.shape)}")
@@ -431,12 +446,15 @@ class Model:
 
 
 ERRORS_OF_LOAD = {
-    "KeyError": "Something was looked up, or struck out, that is not there: a tensor may be for no parameter of the "
-    "model, and then it is unknown.",
-    "TypeError": "Something was called with other arguments than it takes: load_weight(param, tensor, shard_id, name).",
+    "KeyError": "Something was looked up, or struck out, that is not there. Mind that a tensor may be for no parameter "
+    "of the model, and that targets are pairs.",
+    "TypeError": "Something was called or used in another way than it can be: load_weight takes (param, tensor, "
+    "shard_id, name), and weights gives pairs, one after the other.",
     "AttributeError": "Something was used as what it is not: weights gives pairs of a name and a tensor, one after the "
     "other, and packed and params are dicts.",
     "ValueError": "An error was raised although every name comes once and every tensor fits.",
+    "RuntimeError": "A tensor was put where it does not fit. Many are for a part of a parameter only; load_weight has "
+    "each one put into its place.",
     "UnboundLocalError": "A name was used that has no value if weights is empty, or if the first tensor is unknown.",
 }
 
@@ -463,12 +481,15 @@ def says_two(result):
     return "Two things are asked for, missing and unknown, and one came back."
 
 
+SAYS_MEMBERS = "What is missing, and what is unknown, are collections: all of its members are asked for."
+
+
 def says_missing(missing, unknown):
     def says(got):
         if got == as_sorted(unknown) and missing != unknown:
             return "The two are in the wrong order: missing first, then unknown."
         if not isinstance(got, list):
-            return ""
+            return SAYS_MEMBERS
         names = [value for value in got if isinstance(value, str)]
         if names:
             return (
@@ -486,7 +507,7 @@ def says_missing(missing, unknown):
 def says_unknown(unknown):
     def says(got):
         if not isinstance(got, list):
-            return ""
+            return SAYS_MEMBERS
         lost = [name for name in unknown if name not in got]
         extra = [name for name in got if name not in unknown]
         if lost and extra:
@@ -640,15 +661,17 @@ def a_tensor_that_does_not_fit(engine, check):
     try:
         engine.get("utils.loader:load_weights")(model.params, model.packed, iter(weights.items()))
     except Exception as error:
-        told = "with" if name in str(error) else "without"
-        raised = f"{type(error).__name__}, {told} the name of the tensor"
-    check.equal("what is raised", raised, "ValueError, with the name of the tensor", says_unfit)
+        told = "of the tensor" if name in str(error) else "of the parameter" if "gate_up" in str(error) else "missing"
+        raised = f"{type(error).__name__}, the name {told}"
+    check.equal("what is raised", raised, "ValueError, the name of the tensor", says_unfit)
 
 
 def says_unfit(got):
     if got == "nothing":
         return "A tensor did not fit, and nobody is told. The error of load_weight is for the caller."
-    return "The error names no tensor, or another one: load_weight is told the name that the checkpoint has."
+    if got.endswith("missing"):
+        return "The error does not say which tensor does not fit. The one that load_weight raises does."
+    return "The error names the parameter. Its tensor has another name in the checkpoint, and load_weight is told that."
 
 
 @case("ch16.load_weights")
