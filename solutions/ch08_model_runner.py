@@ -130,7 +130,7 @@ def prepare_decode(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
 
 # --- ch08.choose_graph_sizes
 # Powers of two are even steps for somebody who knows nothing; here they leave 28,621 rows of padding, a third of all rows,
-# because most batches of the day lie between 64 and 108 and have only 128 to go to. Ours tries all ways to cut the sizes into
+# because every batch from 65 to 108 has only 128 to go to. Ours tries all ways to cut the sizes into
 # parts, from the shortest list of sizes to the longest, and keeps the best of each: dynamic programming, and 7,460 rows are
 # the least there is. Adding the best size again and again leaves 7,791, equal parts of the steps 9,804. What was chosen for one
 # day fits another only roughly: on the second day it pads 15,517 rows, powers of two 19,794. And a row of padding does not

@@ -19,7 +19,7 @@ from .step_widget import Frame, StepWidget
 WIDTH, LEFT, RIGHT = 640.0, 84.0, 628.0
 MOMENTS = 20  # frames of each batch size after the first
 MILLISECONDS = 200  # that a frame is shown
-NAMES = {"eager": "eager", "graph": "graph"}
+NAMES = ("eager", "graph")
 LEGEND: list[LegendItem] = [("prefill", "a step, as long as it takes", "#C0C0C0"), ("waiting", "padding", None)]
 
 
@@ -115,7 +115,7 @@ class GraphSpeedup(StepWidget):
                     block(picture, self.x_at(k * length), y, self.x_at(length) - LEFT, [(fill, 1)], height=28)
                 left = self.x_at(done * length)
                 block(picture, left, y, self.x_at(time) - left, [(Style(dashed=True), 1)], height=28)
-            rate = f"{done} steps done, {done * row['bs']:,} tokens; {1000 * row['bs'] / length:,.0f} tokens a second"
+            rate = f"steps done: {done}, tokens: {done * row['bs']:,}; {1000 * row['bs'] / length:,.0f} tokens a second"
             picture.text(LEFT, y + 44, rate, SMALL)
         ticks = round_ticks(self.total)
         axis(picture, (LEFT, RIGHT), 132, [(self.x_at(tick), f"{tick:g}") for tick in ticks])
