@@ -578,9 +578,9 @@ other = {title: graph_work.padding(some, graph_work.batch_sizes(1)) for title, s
 print("the same sizes on another day:", other)
 
 # %% [markdown]
-# From 65 sequences on, all batches of this day go to the 128, and pad most. But sizes that fit one day fit the next less well.
-# And rows are not time: in the recorded steps, a batch of 4 takes as long as one of 8. So engines take a plain rule
-# with many sizes, and pay at the start.
+# From 65 sequences on, all batches of this day have to go to 128, and pad most. But sizes that fit one day fit the next
+# less well. And rows are not time: in the recorded steps, a batch of 4 takes as long as one of 8. So engines take a
+# plain rule with many sizes, and pay at the start.
 #
 # ## Your engine
 #
