@@ -155,6 +155,7 @@ def within_one_block(engine, check):
     """A sequence of three tokens, in one block of four."""
     bench = Bench(engine, check)
     for table in ([0], [7]):
+        ask_slots(bench, table, 0, 2)
         ask_slots(bench, table, 0, 3)
         ask_slots(bench, table, 2, 3)
         ask_slots(bench, table, 1, 3)
@@ -249,8 +250,8 @@ def kind_of(value):
 
 
 PREPARE_RAISED = {
-    "IndexError": "An entry was asked for that a list does not have. A worker's copy of a sequence may have no "
-    "token_ids: scheduled_token_ids and last_token are there all the same.",
+    "IndexError": "An entry was asked for that a list does not have. A table has blocks for the tokens of its own "
+    "sequence only; and a worker's copy may have no token_ids, but has scheduled_token_ids and last_token.",
     "UnboundLocalError": "A variable is used before it has a value.",
     "TypeError": "Something was called with other arguments, or does not have the type that it should have: "
     "to_device(list, dtype), slots(seq, start, end), set_prefill_context(seqs, cu_q, cu_k, slots).",
@@ -352,12 +353,18 @@ def check_prefill(bench, seqs, all_ids=None):
         "cu_seqlens_q": lambda got: says_sums("q", got, lengths, ends, seqs),
         "cu_seqlens_k": lambda got: says_sums("k", got, ends, lengths, seqs),
         "slot_mapping": lambda got: says_slot_mapping(got, facts, bench.size),
+        "max_seqlen_q": SAYS_LONGEST,
+        "max_seqlen_k": SAYS_LONGEST,
         "block_tables": "Only if something is cached already does attention read the pages, and then it needs the "
         "tables of all sequences; else it is None. set_prefill_context decides that by the last sums.",
     }
     check_context(bench, context, wanted, says)
 
 
+SAYS_LONGEST = (
+    "The longest of all sequences of the step is meant. set_prefill_context finds it in those that it is given: "
+    "all of them, in one call."
+)
 SAYS_NO_CONTEXT = (
     "The context does not say that this is a prefill. set_prefill_context(seqs, cu_seqlens_q, cu_seqlens_k, slots) "
     "sets it."

@@ -52,6 +52,8 @@ MOVE_MISTAKES = {
     "an output that a later kernel uses were written twice": {"writes": "twice"},
     "a kernel wrote what its last operation makes, and nothing else": {"writes": "last operation"},
     "what is used inside its own kernel were written, too": {"writes": "used anywhere"},
+    "what is used inside its own kernel were not written, whoever wants it": {"writes": "not used inside"},
+    "of tensors with as many bytes as each other a kernel moved only one": {"unit": "set"},
     "the last kernel wrote all that it makes": {"writes": "all of the last"},
     "tensors were counted, not their bytes": {"unit": "count"},
     "all were twice as much": {"factor": 2},
@@ -62,9 +64,9 @@ def move_formula(kernels, sizes, outputs, alone=False, reads="right", writes="ri
     """The bytes, with some mistakes in them."""
     if alone:
         kernels = [[operation] for kernel in kernels for operation in kernel]
-    sizes = dict.fromkeys(sizes, 1) if unit else sizes
+    sizes = dict.fromkeys(sizes, 1) if unit == "count" else sizes
     all_made = {name for kernel in kernels for _, name in kernel}
-    read, written, seen = [], [], set()
+    read, written, seen, different = [], [], set(), 0
     for i, kernel in enumerate(kernels):
         made, used = [name for _, name in kernel], [name for names, _ in kernel for name in dict.fromkeys(names)]
         need = [name for name in dict.fromkeys(used) if name not in made]
@@ -91,10 +93,12 @@ def move_formula(kernels, sizes, outputs, alone=False, reads="right", writes="ri
             "twice": [n for n in made for _ in range(int(bool(readers[n])) + int(n in outputs))],
             "last operation": made[-1:],
             "used anywhere": [n for n in made if readers[n] or n in outputs or n in used],
+            "not used inside": [n for n in made if n not in used and (readers[n] or n in outputs)],
             "all of the last": made if not later else [n for n in made if readers[n] or n in outputs],
         }
         written += keep[writes]
-    return factor * sum(sizes[name] for name in [*read, *written])
+        different += sum({sizes[n] for n in need}) + sum({sizes[n] for n in keep["right"]})
+    return factor * (different if unit == "set" else sum(sizes[name] for name in [*read, *written]))
 
 
 def wrong_bytes(args):
@@ -203,6 +207,12 @@ def nothing_at_all(engine, check):
 
 
 @case("ch17.bytes_moved")
+def as_many_bytes(engine, check):
+    """Tensors that have as many bytes as each other, in one kernel."""
+    check_bytes(engine, check, [[("ab", "y"), (("y",), "z")]], {"a": 40, "b": 40, "y": 7, "z": 7}, {"y", "z"})
+
+
+@case("ch17.bytes_moved")
 def random_chains(engine, check):
     """Random operations, cut into kernels at random places."""
     rng = random.Random(17)
@@ -248,6 +258,11 @@ END_MISTAKES = {
         sum(la), longest_path(la[:-1], ke[:-1])
     ),
     "the first call were not counted": lambda la, ke: longest_path([0 * x for x in la[:1]] + la[1:], ke),
+    "the larger counted of the first call with all kernels, and all calls with the last kernel": lambda la, ke: max(
+        sum(la[:1]) + sum(ke), sum(la) + sum(ke[-1:])
+    ),
+    "each call were made at the very beginning, and not after those before it": lambda la, ke: at_once(la, ke),
+    "the result were cut to whole seconds": lambda la, ke: int(longest_path(la, ke)),
     "a call began only when the kernel of the call before it is under way": lambda la, ke: stalled(la, ke),
     "only what the GPU waits were counted": lambda la, ke: longest_path(la, ke) - sum(ke),
     "the result were in milliseconds": lambda la, ke: 1000 * longest_path(la, ke),
@@ -262,6 +277,13 @@ def path(launches, kernels, early=False, join=max):
         begin = launched if early else launched + launch
         launched += launch
         done = join(begin, done) + kernel
+    return done
+
+
+def at_once(launches, kernels):
+    done = 0
+    for launch, kernel in zip(launches, kernels, strict=True):
+        done = max(launch, done) + kernel
     return done
 
 
