@@ -7,7 +7,7 @@ You only look at the piece before the last dot. The part may stand between any t
 # --- first
 def resolve_packed(name, packed):
     *path, module, kind = ["", *name.split(".")] if "." not in name else name.split(".")
-    if module not in packed:
+    if not path or module not in packed:
         return name, None
     return ".".join([*path, packed[module][0], kind]), packed[module][1]
 
