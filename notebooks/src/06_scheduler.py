@@ -11,7 +11,7 @@
 # * run out of memory on purpose, and lose nothing but time,
 # * find a better rule than ours for who has to go.
 #
-# Plan an hour and a half; the exercises are an hour of it. Everything runs on a laptop's CPU.
+# Plan an hour and a half; the exercises are 45 minutes of it. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -204,9 +204,9 @@ with me.LLM("qwen3-tiny", **SMALL) as llm:
 # %% [markdown]
 # ### What a step leaves behind
 #
-# `finish_reason` is one question. `postprocess` does everything that comes after the model: it writes down what
-# is stored now, takes in the new tokens, and ends what is over. Three numbers of a sequence matter, all known from
-# chapter 4: `num_cached_tokens`, `num_scheduled_tokens` and `num_tokens`. Without looking back:
+# `finish_reason` is one question. `postprocess` does everything that comes after the model: it writes down what is
+# stored now, takes in the new tokens, and ends what is over (`self.finish(seq, reason)`). Three numbers of a sequence
+# matter, all known from chapter 4: `num_cached_tokens`, `num_scheduled_tokens` and `num_tokens`. Without looking back:
 
 # %%
 predict(
@@ -436,7 +436,7 @@ print("without preempt, four stories:", written(run_of(without("ch06.preempt"), 
 #
 # {{source nanovllm/engine/scheduler.py:Scheduler.schedule_decode}}
 #
-# Without `make_room`, whoever finds no block just waits until there is one: below first one, then two, then all.
+# Without `make_room`, whoever finds no block just waits until there is one: below first two of them, then all.
 # Nobody gives up anything, so nothing will ever happen again.
 
 # %%
@@ -534,9 +534,9 @@ figures.tokens_again(counts, mixed_work.BAR)
 # ## Who should come in?
 #
 # The other end of the queue is a decision, too. `CachedFirst` lets those in first whose beginning is in the cache at
-# that moment; a prompt that is cut stays where it is. Thirty requests begin in five different ways, in turns, and the
-# pool cannot keep all five. First come, first served, all prompts are computed whole, 1,200 tokens, and request 4,
-# the fifth, waits 13 steps.
+# that moment; a prompt that is cut stays where it is. Thirty requests of 40 tokens begin in five different ways, in
+# turns, each with 32 tokens that six of them share, and the pool cannot keep all five. First come, first served, all
+# prompts are computed whole, 1,200 tokens, and request 4, the fifth, waits 13 steps.
 
 
 # %%
@@ -557,8 +557,8 @@ predict("request 4", "How long does request 4 wait now?", choices=["not as long"
 families = [[1000 * family + i for i in range(32)] for family in range(1, 6)]
 thirty = [families[i % 5] + [20_000 + 10 * i + j for j in range(8)] for i in range(30)]
 config = Config("qwen3-tiny", **(SMALL | {"num_kvcache_blocks": 32, "max_num_seqs": 2}))
-wish = SamplingParams(max_tokens=6, ignore_eos=True)
-traces = [record_scheduler(make(config), config, thirty, wish) for make in (Scheduler, CachedFirst)]
+six_tokens = SamplingParams(max_tokens=6, ignore_eos=True)
+traces = [record_scheduler(make(config), config, thirty, six_tokens) for make in (Scheduler, CachedFirst)]
 
 
 def waited(trace, i):
@@ -589,11 +589,12 @@ staircase("06")
 #
 # * Give the twelve requests of the beginning eight seats: `run_with(Scheduler, 8)`, `seats(trace, 8)`, and the same for
 #   `StaticScheduler`. How many are empty now, in each of the two ways?
-# * Run the four stories with `disabled_optimizations=[]`: then the engine looks ahead. What happens to the preemptions,
-#   and to the number of steps?
+# * `run_of(mine(), stories, wish, disabled_optimizations=[], **TIGHT)`: the engine looks ahead. What happens to the
+#   preemptions, and to the number of steps?
 # * Requests with `seq_id >= 20` are urgent. Give `CachedFirst` another `rank` that lets them in first, and a
 #   `choose_victim` that names one of them only if nobody else runs. Who pays? What if urgent ones never stop coming?
-# * Put a `choose_victim` that names the oldest in the place of `LongestGoes`. Does everybody still finish?
+# * Put a `choose_victim` that names the oldest in the place of `LongestGoes`: `again(nanovllm, OldestGoes)`. It comes
+#   to an end only if everybody finishes. Does it, and why?
 
 # %% [markdown]
 # ## Recap

@@ -12,7 +12,7 @@
 # * stream a checkpoint of another family, and hold as little of it as you can,
 # * see what a step's context is, and what a stale one does.
 #
-# Plan an hour and a quarter; the exercises are 50 minutes of it. Everything runs on a laptop's CPU.
+# Plan an hour and a quarter; the exercises are half an hour of it. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -192,8 +192,8 @@ figures.products(found)
 
 # %% [markdown]
 # Medians, measured in turn on this machine, so they move a little from run to run. What is saved is everything around
-# the multiplications: a call, the start of threads or of a kernel, one reading of the input. With small work that is
-# much of the time; the more there is to multiply, the less it counts.
+# the multiplications: a call, the start of threads or of a kernel, one reading of the input. In a small model that is
+# much of the time; with the wider layers of Qwen3-0.6B it counts less.
 #
 # ## Where each tensor goes
 #
@@ -306,7 +306,8 @@ said = told("four layers", spoil=four_layers)
 reveal("four layers", choices[1] if "unknown" in said else choices[0])
 
 # %% [markdown]
-# It would have run, and written something. A loader that is generous with what is *too much* hides exactly this.
+# It would have run: the first four layers make a model of their own, a bad one. A loader that is generous with what is
+# *too much* hides exactly this.
 #
 # Five more. Each says the name that somebody has to look for.
 
@@ -503,7 +504,8 @@ staircase("16")
 # * Exchange `gate_proj` and `up_proj` in one layer after the other. Which layers mind? And `q_norm` and `k_norm`?
 # * `WeightMap(tensor_parallel_size=4)`: there are two heads of keys, and four ranks. Who gets which?
 # * Give a checkpoint an `lm_head.weight` beside the tied embedding. Which line of `load_model` forgives it, and why?
-# * Read only the final norm with your `read_safetensors`, and count how many bytes were read.
+# * Read only the final norm with your `read_safetensors`, and count how many bytes were read. Why so many? What would a
+#   function have to be asked, so that it reads only those?
 # * `forgetful(False, forgets=5)`, and other steps: when does the text show it, and when does nobody notice?
 # * Let `stream_weights` read a whole layer at a time. How much more does it hold?
 
