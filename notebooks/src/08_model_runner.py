@@ -7,12 +7,12 @@
 #
 # * watch an engine start, and see why the model runs before there is any memory for it,
 # * write three functions that turn sequences into tensors: slots, prefill, decode,
-# * see what a model writes whose tokens lie in the wrong slots,
+# * see what a model writes whose tokens lie in wrong slots,
 # * record a step and play it again, and find out what a recording cannot know,
 # * choose, if you like, for which batch sizes a GPU keeps such recordings.
 #
-# Plan an hour and a half; three exercises are half an hour of it. A fourth, about batch sizes, waits at the end. All of
-# it runs on a laptop's CPU.
+# Plan an hour and a half; three exercises are half an hour of it. A fourth, about batch sizes, waits at the end. All
+# of it runs on a CPU.
 
 # %% [markdown]
 # ## Where we are
