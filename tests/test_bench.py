@@ -136,6 +136,7 @@ def test_the_options_of_the_command_line_reach_the_engine(monkeypatch):
         assert llm.config.disabled_optimizations == "all"
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_measured_beside_an_idle_one(monkeypatch, capsys):
     out = run(monkeypatch, capsys, "--busy", "1")
     idle, busy = out.split("beside 1 busy programs")
@@ -206,6 +207,7 @@ def test_levers_are_measured_side_by_side(monkeypatch, capfd, tmp_path):
     assert all(rate > 0 for pair in found.values() for runs in pair for rate in runs)
 
 
+@pytest.mark.slow
 def test_compiled_layers_write_the_same_text():
     """Without a compiler: torch finds the graphs, and runs them as they are."""
     options = {"num_kvcache_blocks": 32, "kvcache_block_size": 16, "max_model_len": 64, "device": "cpu"}
@@ -241,6 +243,7 @@ def test_compiled_layers_are_measured_between_plain_ones_and_levers(monkeypatch,
     assert recorded["copy_gb_per_s"] > 0 and recorded["torch"] == torch.__version__ and recorded["runs"] == 3
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_start_is_reported(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bench.py", "--model", "no-such-model", "--device", "cpu", *TINY])
     args = bench.with_sizes(bench.parse_args(), "default")

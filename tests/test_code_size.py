@@ -156,6 +156,7 @@ def test_every_file_of_the_levers_is_counted_for_one_lever():
     assert levers - set(counted) == {Path("nanovllm/levers/__init__.py"), Path("nanovllm/levers/table.py")}
 
 
+@pytest.mark.slow
 def test_the_script_prints_the_tree(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["code_size.py"])
     runpy.run_path(str(code_size.ROOT / "tests/code_size.py"), run_name="__main__")

@@ -83,6 +83,7 @@ def test_the_package_imports_without_triton_flash_attn_or_notebook_packages():
     assert result.stdout.startswith("<class 'nanovllm"), result.stderr
 
 
+@pytest.mark.slow
 def test_a_second_copy_under_another_name_loads_nothing_of_the_first(tmp_path):
     shutil.copytree(
         ROOT / "nanovllm",

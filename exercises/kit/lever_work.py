@@ -56,6 +56,11 @@ def prompts(seed: int = 0) -> list[list[int]]:
     return [[rng.randrange(5, 2000) for _ in range(rng.randint(3, 24))] for _ in range(NUM_REQUESTS)]
 
 
+def one_of_them_long(seed: int = 0) -> list[list[int]]:
+    """The same, but the first question has 300 tokens."""
+    return [[7] * 300, *prompts(seed)[1:]]
+
+
 def engine_with(package: Any, lever: Lever | None, **options: Any) -> Any:
     """A plain engine of `nanovllm`, or of a learner's; with a lever, if there is one."""
     llm = package.LLM("qwen3-tiny", **OPTIONS | options)
@@ -71,18 +76,25 @@ def answers(package: Any, llm: Any, asked: list[list[int]], max_tokens: int = MA
     return llm.generate(asked, params, use_tqdm=False)
 
 
-def compare(package: Any, lever: Lever, pairs: int = PAIRS) -> Comparison:
-    """Time the work with and without a lever, in turn."""
+def compare(
+    package: Any, lever: Lever, pairs: int = PAIRS, asked: Callable[[int], list[list[int]]] = prompts, **options: Any
+) -> Comparison:
+    """Time the work with and without a lever, in turn.
+
+    Args:
+        asked: gives the prompts of a run by its number.
+        options: of the engines, beside `OPTIONS`.
+    """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with engine_with(package, None) as plain, engine_with(package, lever) as other:
+        with engine_with(package, None, **options) as plain, engine_with(package, lever, **options) as other:
             seconds: list[list[float]] = [[], []]
             tokens: list[list[Any]] = [[], []]
             for run in range(pairs + 1):
                 for n, llm in enumerate((plain, other)):
                     start = time.process_time()
-                    found = answers(package, llm, prompts(run))
+                    found = answers(package, llm, asked(run))
                     seconds[n].append(time.process_time() - start)
                     tokens[n].append([answer["token_ids"] for answer in found])
     finally:

@@ -173,6 +173,6 @@ if __name__ == "__main__":
 
     sys.argv[:1] = ["-m", "exercises.kit.start_work"]
     with tempfile.TemporaryDirectory() as made:
-        bench.make_model(SimpleNamespace(model=None, shape="qwen3-0.6b", compare=False), made)  # type: ignore[arg-type]
+        bench.make_model(SimpleNamespace(model=None, shape="qwen3-0.6b", compare=False), made)
         found = measure_start(made, "qwen3-0.6b shape, random weights")
     measure.save_measurement(found, Path(sys.argv[-1]))

@@ -87,8 +87,9 @@ class SlotMapping(_TraceWidget):
         return len(self.lookups)
 
     def first_step(self) -> int:
-        wrong = self.problems[0].step if self.problems else 0
-        return next((n for n, lookup in enumerate(self.lookups) if lookup.i >= wrong), 0)
+        if not self.problems:
+            return self.default_bookmarks().get("a border", 0)
+        return next((n for n, lookup in enumerate(self.lookups) if lookup.i >= self.problems[0].step), 0)
 
     def label(self, step: int) -> str:
         found = self.lookups[step]

@@ -99,6 +99,9 @@ class WeightMap(StepWidget):
         where = f" There it is rows {first} to {first + count - 1}." if shard else ""
         return f"{short(tensor.name)} {tensor.shape} is for {short(tensor.param)}{shard}: {'; '.join(ranks)}.{where}"
 
+    def first_step(self) -> int:
+        return self.default_bookmarks().get("qkv_proj is full", 0)
+
     def default_bookmarks(self) -> dict[str, int]:
         last = {short(tensor.param): step for step, tensor in enumerate(self.stored, 1)}
         return {f"{name} is full": last[name] for name in ("gate_up_proj", "qkv_proj") if name in last}

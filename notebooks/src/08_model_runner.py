@@ -74,10 +74,9 @@ print("RECORDED:", ", ".join(f"{k} {recorded[k]}" for k in ("model", "gpu", "dri
 print("         ", ", ".join(f"{k} {recorded[k]}" for k in ("commit", "date", "command")))
 
 # %% [markdown]
-# What a first start imports counts here, mostly in the config; a second one in the same process does not need it. On
-# the right is an engine with the shape of Qwen3-0.6B, the second one on that machine, so that its kernels were
-# compiled, too. Its weights were made up, not read from a disk; a real file takes longer. Two stages are there that a
-# CPU skips: the warm-up, and the graphs, to which we come at the end.
+# On the right is an engine with the shape of Qwen3-0.6B, the second one on that machine, so that its kernels were
+# compiled. Its weights were made up, not read from a disk; a real file takes longer. Two stages are there that a CPU
+# skips: the warm-up, and the graphs, to which we come at the end.
 #
 # {{source nanovllm/engine/model_runner.py:ModelRunner.start}}
 #

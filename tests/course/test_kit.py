@@ -424,6 +424,7 @@ def test_a_copy_of_the_process_says_nothing():
     assert grade(code).mistake == "head_first"
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_check_leaves_one_line_and_no_process(tmp_path, workspace):
     workspace.write(DEALLOCATE, "def deallocate(self, seq):\n    while True:\n        pass\n")
     command = [sys.executable, "-m", "exercises", "check", "ch05.deallocate"]
@@ -593,6 +594,7 @@ def test_a_difference_is_named_where_words_are_clearer(expected, got, says):
     assert checks.difference(expected, got) == says
 
 
+@pytest.mark.slow
 def test_a_function_that_the_engine_never_calls_is_a_failure():
     symbol = "nanovllm.engine.scheduler:Scheduler.shrink_steps"
     exercise = dataclasses.replace(DEALLOCATE, id="ch06.shrink_steps", symbol=symbol)

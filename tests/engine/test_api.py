@@ -511,6 +511,7 @@ def test_the_process_is_left_as_it_was(path):
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_two_copies_of_the_package_in_one_process(path, tmp_path):
     for name in ("firstvllm", "secondvllm"):
         shutil.copytree(

@@ -1125,6 +1125,7 @@ def test_two_engines_at_once(path, expected):
     assert [results[seq_id] for seq_id in ids] == expected
 
 
+@pytest.mark.slow
 def test_engines_come_and_go_without_growth(path, expected):
     def use(is_closed):
         llm = LLM(path, **(OPTIONS | {"num_kvcache_blocks": 4000}))  # a cache of 8 MB

@@ -194,7 +194,8 @@ def check_combinations(directory, combinations, backend):
 
 @needs_interpreted_loops
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", ["[:1]", *[pytest.param(part, marks=pytest.mark.slow) for part in ("[1:6]", "[6:]")]])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["[:1]", "[1:6]", "[6:]"])
 def test_every_pair_of_levers_gives_the_tokens_of_the_plain_engine(tmp_path, part):
     run_levers(f"check_combinations({str(tmp_path)!r}, pairwise(){part}, 'triton')", timeout=280)
 
@@ -394,6 +395,7 @@ print([name for name in LEVERS if f"nanovllm.levers.{name}" in sys.modules], "tr
 """
 
 
+@pytest.mark.slow
 def test_with_all_levers_off_none_of_them_is_even_imported():
     result = subprocess.run([sys.executable, "-c", PLAIN], cwd=ROOT, capture_output=True, text=True, timeout=100)
     # Where torch finds a GPU, it loads Triton by itself.

@@ -220,6 +220,7 @@ def test_no_test_question_is_a_training_question():
         assert test and not train & test, maker
 
 
+@pytest.mark.slow
 def test_held_out_operands_never_appear_in_training():
     pairs = {
         test: {tuple(re.findall(r"\d+", e.messages[1]["content"])[:2]) for e in examples("sum", 1500, test)}
