@@ -1223,7 +1223,13 @@ def observe_outputs(shop, outputs, prompts, lengths):
         return
     wanted = [answer_to(prompt, length) for prompt, length in zip(prompts, lengths, strict=True)]
     tokens = [list(output["token_ids"]) for output in outputs]
-    check.equal("the tokens of the answers", tokens, wanted, lambda got: says_tokens(got, wanted))
+    says = (
+        "Equal prompts are requests of their own, each with its parameters: they have nothing but the prompt in common."
+    )
+    are_twins = len(prompts) > 1 and all(prompt == prompts[0] for prompt in prompts)
+    check.equal(
+        "the tokens of the answers", tokens, wanted, lambda got: says if are_twins else says_tokens(got, wanted)
+    )
     texts = [output["text"] for output in outputs]
     says = "The text of a result is that of its tokens: request.text(self.tokenizer)."
     check.equal("their texts", texts, [Letters().decode(token_ids) for token_ids in wanted], says)
@@ -1280,6 +1286,15 @@ def the_first_is_the_last_to_end(engine, check):
 
 
 @case("ch07.generate")
+def twins(engine, check):
+    """The same prompt twice, with parameters of its own each time."""
+    shop = Shop(engine, check)
+    outputs = shop.generate([[5, 6, 7]] * 2, [shop.params(n) for n in (2, 5)], " for 2 and 5 tokens")
+    observe_outputs(shop, outputs, [[5, 6, 7]] * 2, [2, 5])
+    shop.left_behind()
+
+
+@case("ch07.generate")
 def what_a_prompt_may_be(engine, check):
     """A string, a list of strings, one list of token ids, and nothing at all."""
     shop = Shop(engine, check)
@@ -1313,6 +1328,8 @@ def one_of_them_is_bad(engine, check):
         shop.left_behind()
     shop = Shop(engine, check)
     shop.refuse([[5, 6], [7], [8]], [shop.params(3)] * 2, "ValueError", " with parameters for two")
+    shop = Shop(engine, check)
+    shop.refuse([[5, 6]], [], "ValueError", " with an empty list of parameters")
     shop = Shop(engine, check)
     shop.refuse([[5, 6], [7]], "greedy", "TypeError", " with parameters that are none")
     outputs = shop.generate(PROMPTS, shop.params(2))
@@ -1350,6 +1367,9 @@ def somebody_else_takes_longer(engine, check):
     says = "Steps were made that none of these requests needed: the loop ends when its own are finished."
     check.equal("steps", num_steps, 3, lambda got: says if got > 3 else "")
     shop.left_behind("A")
+    shop.generate([], shop.params(3), "; A is still there")
+    says_nothing = "A step was made for an empty list. There was nothing to wait for."
+    check.equal("steps for no prompts at all", len(shop.runner.calls) - num_steps, 0, says_nothing)
     finished = []
     for _ in range(30):
         finished += shop.llm.step()[0]

@@ -723,7 +723,7 @@ def one_at_a_time(engine, check):
             yield name, tensor
 
     load(engine, check, model, stream(), "load, and look at each moment what is in its place")
-    says = "Tensors are taken before the ones before them are in their place: all of them would be in memory at once."
+    says = "A tensor is taken before the one before it is in its place: more than one is in memory."
     check.equal("tensors that were asked for too early", late[:2], [], says)
 
 
