@@ -3,6 +3,7 @@ what was recorded on an H200. The recordings are in `nanovllm/viz/data`, each wi
 """
 
 import json
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -166,10 +167,23 @@ def seconds_by_part(llm: LLM, num_seqs: int, num_steps: int = 10) -> dict[str, f
     return min(steps, key=lambda step: step[0])[1]
 
 
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """What lies below torch's profiler writes two lines to the process's stderr each time, whatever it is told."""
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
 def profiled(llm: LLM, num_seqs: int, num_rows: int = 8) -> list[tuple[str, int, float]]:
     """A decode step in torch's profiler: the operations that took most, how often they ran, and milliseconds."""
     numbers = decoding(llm, num_seqs)
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with _without_notes(), profile(activities=[ProfilerActivity.CPU]) as profiler:
         llm.step()
     for number in numbers:
         llm.abort(number)
@@ -181,7 +195,7 @@ def memory_by_kind(llm: LLM, num_tokens: int) -> dict[str, float]:
     """Bytes of weights and pool, and the most that a prefill of so many tokens took besides, as the profiler saw it."""
     runner = llm.llm_engine.model_runner
     llm.add_request([7] * num_tokens, SamplingParams(temperature=0, max_tokens=1))
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _without_notes(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         llm.step()
     now = most = 0.0
     for event in sorted(profiler.events() or [], key=lambda event: event.time_range.start):
