@@ -5,15 +5,20 @@ import re
 
 import pytest
 
+from exercises.kit import speed_work
 from nanovllm.viz import (
     BlockSizeExplorer,
     BlockTable,
     DataFlow,
+    GraphSpeedup,
     MemoryBudget,
     PrefixExplorer,
     PrefixSimulation,
+    Roofline,
     SequenceView,
+    SlotMapping,
     Timeline,
+    WeightMap,
     load_trace,
 )
 
@@ -264,9 +269,11 @@ def test_the_data_flow_fits_a_screen_and_goes_by_keys(browser, story, tmp_path):
         page.set_viewport_size({"width": 890, "height": 900})
         page.goto(page_of([flow], tmp_path / "page.html"))
         player = page.locator(".nv-player")
-        step_is(player, 0)
+        step_is(player, flow.first_step())
+        assert flow.stages[flow.first_step()] == (1, 3)  # the tensors of the first step, the largest
         assert player.bounding_box()["height"] <= 620 and page.evaluate(SMALLEST) >= 11.9
         player.focus()
+        page.keyboard.press("Home")
         for n in range(1, 5):
             page.keyboard.press("ArrowRight")
             step_is(player, n)
@@ -396,6 +403,10 @@ def everything():
         "data_flow": DataFlow(story),
         "memory": MemoryBudget(),
         "sequence": SequenceView(story, "C"),
+        "slots": SlotMapping(story),
+        "graphs": GraphSpeedup(),
+        "weights": WeightMap(tensor_parallel_size=2),
+        "roofline": Roofline([speed_work.h200()], speed_work.roofline_works()),
     }
 
 
