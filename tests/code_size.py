@@ -27,8 +27,11 @@ ROOMS = (
     ("chapter widgets", tuple(f"nanovllm/viz/{name}.py" for name in CHAPTER_WIDGETS)),
     ("viz", ("nanovllm/viz",)),
     ("core", ("nanovllm",)),
-    # Solutions, and the works that they are measured on.
-    ("labs", ("exercises/kit/labs.py", "exercises/kit/*_work.py", "exercises/kit/workloads.py")),
+    # Solutions, the works that they are measured on, and what graders say of tensors.
+    (
+        "labs",
+        ("exercises/kit/labs.py", "exercises/kit/*_work.py", "exercises/kit/workloads.py", "exercises/kit/probes.py"),
+    ),
     ("kit", ("exercises/kit", "exercises/*.py")),
 )
 LEARNERS_FILES = "exercises/ch*.py"
