@@ -643,6 +643,7 @@ def test_asking_once_more_about_a_cut_prompt_breaks_no_rule():
     assert result.passed, result
 
 
+@pytest.mark.slow
 def test_the_function_that_leaks_is_named_among_all():
     result = checks.grade(ours("ch05.may_append"), [ours("ch05.allocate"), parse(DEALLOCATE, LEAKS)])
     assert result.passed and result.blamed == "ch05.deallocate"

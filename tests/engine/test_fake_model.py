@@ -417,12 +417,12 @@ class Scene:
 @ahead_or_not
 @pytest.mark.parametrize("kind", Scene.kinds)
 def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
-    """Ctrl-C at every single line of a step: nothing is lost, repeated or wrong afterwards."""
+    """Ctrl-C at any line of a step: nothing is lost, repeated or wrong afterwards."""
     num_steps, options = Scene.kinds[kind]
     with make_engine(runs_ahead=runs_ahead, **options) as llm:
         number, done = 0, False
         while not done:
-            number += 1 if number < 30 else 5
+            number += 1 if number < 20 else 7
             llm.scheduler.reset([])  # an empty cache, so that each round is the same
             scene = Scene(llm)
             for _ in range(num_steps):
@@ -447,7 +447,7 @@ def test_generate_can_be_interrupted_anywhere(runs_ahead):
     with make_engine(runs_ahead=runs_ahead, max_num_batched_tokens=60) as llm:
         number, was_interrupted = 0, True
         while was_interrupted:
-            number += 7
+            number += 13
             prompt = STARTS[0][:9]
             other = llm.add_request(prompt, greedy)
             llm.step()

@@ -32,6 +32,10 @@ from .reference import assert_clean, drain
 
 WITH_LOGPROBS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=2)
 both_ways = pytest.mark.parametrize("runs_ahead", [False, True], ids=["", "ahead"])
+# What takes seconds: as engines are by default in the quick suite, the other way in the slow one.
+both_ways_slowly = pytest.mark.parametrize(
+    "runs_ahead", [pytest.param(False, marks=pytest.mark.slow), True], ids=["", "ahead"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +124,7 @@ NUM_LINES = {"generate": 4000, "steps": 400, "stream": 2000}  # at least
 STRIKES = [interrupt_at, collect_at]
 
 
-@both_ways
+@both_ways_slowly
 @pytest.mark.parametrize("call", INTERRUPTIBLE)
 @pytest.mark.parametrize("strike_at", STRIKES)
 def test_ctrl_c_and_garbage_at_a_random_line(path, strike_at, call, runs_ahead, expected, expected_text):
@@ -145,7 +149,7 @@ def test_ctrl_c_and_garbage_at_every_line(path, strike_at, call, runs_ahead, exp
                 break
 
 
-@both_ways
+@both_ways_slowly
 def test_ctrl_c_in_abort(path, expected, runs_ahead):
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
         n, interrupt = 0, None
@@ -183,7 +187,7 @@ def test_ctrl_c_in_exit(path):
     """The next call ends what is left."""
     n, interrupt = 0, None
     while interrupt is None or interrupt.lines >= n:
-        n += 1
+        n += 1 if n < 10 else 3
         llm = LLM(path, **OPTIONS)
         seq_id, cache = llm.add_request(PROMPTS[0], GREEDY), weakref.ref(llm.llm_engine.model_runner.kv_cache)
         llm.step()
@@ -363,7 +367,7 @@ def test_a_tokenizer_that_fails(path, expected, monkeypatch):
         assert_clean(llm)
 
 
-@both_ways
+@both_ways_slowly
 def test_garbage_with_a_stream_is_collected_in_the_middle_of_a_step(path, expected, runs_ahead, monkeypatch):
     class Reader:
         def __init__(self, llm):
@@ -502,7 +506,7 @@ def stream_and_generate(llm):
     time.sleep(0.05)
 
 
-@both_ways
+@both_ways_slowly
 @in_two_sizes("num_runs", 30, a_tenth(500))
 def test_signals_at_any_moment_leave_no_request_no_block_and_no_lock(path, expected, runs_ahead, num_runs):
     with alarm_handler(signal.default_int_handler), make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -519,7 +523,7 @@ def test_signals_at_any_moment_leave_no_request_no_block_and_no_lock(path, expec
             assert in_a_thread(lambda: tokens(llm)) == expected, f"{i}: other threads are let in"
 
 
-@both_ways
+@both_ways_slowly
 def test_abort_in_a_signal_handler(path, expected, runs_ahead):
     """At any moment, also in the middle of a step, and of another abort."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -621,7 +625,7 @@ class FailingRecorder(TraceRecorder):
         super().end_step(*args)
 
 
-@pytest.mark.parametrize("keeps_failing", [False, True])
+@pytest.mark.parametrize("keeps_failing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_exception_in_a_trace_recorder(path, expected, keeps_failing):
     with LLM(path, **OPTIONS, disabled_optimizations=("step_ahead",)) as llm:
         for n in range(1, 1000):
@@ -742,7 +746,7 @@ def test_a_thread_that_calls_in_the_middle_of_a_step(path, expected, runs_ahead,
         assert_clean(llm)
 
 
-@both_ways
+@both_ways_slowly
 def test_threads_that_generate_share_the_steps(path, expected, runs_ahead, switching_often):
     """Their requests run as one batch, and each gets its own."""
     batches = []
@@ -761,7 +765,7 @@ def test_threads_that_generate_share_the_steps(path, expected, runs_ahead, switc
     assert max(len(batch) for batch in batches) > len(PROMPTS)
 
 
-@both_ways
+@both_ways_slowly
 def test_threads_that_stream_add_step_and_abort(path, expected, expected_text, runs_ahead, switching_often):
     stop = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop=[expected_text[2:5]])
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -803,7 +807,7 @@ def test_threads_that_stream_add_step_and_abort(path, expected, expected_text, r
         assert_clean(llm)
 
 
-@both_ways
+@both_ways_slowly
 @in_two_sizes("num_runs", 30, a_tenth(1000))
 def test_streams_closed_in_another_thread(path, expected, runs_ahead, switching_often, num_runs):
     """As its garbage collection would. The next call need not come: no block is held when all is quiet."""
@@ -852,7 +856,7 @@ def test_a_short_generate_does_not_wait_for_a_long_one(path):
         assert_clean(llm)
 
 
-@both_ways
+@both_ways_slowly
 def test_exit_while_other_threads_generate_and_stream(path, runs_ahead):
     """Each is told so; none waits for ever."""
     for i in range(5):
@@ -878,7 +882,7 @@ def test_exit_while_other_threads_generate_and_stream(path, runs_ahead):
             assert "closed" in errors.get()
 
 
-@pytest.mark.parametrize("runs_ahead", [False, True], ids=["", "one step ahead"])
+@both_ways_slowly
 def test_exit_while_other_threads_wait_for_their_turn(path, runs_ahead):
     """Whoever asks for something is told; a stream that is closed is just closed."""
     calls = {
@@ -1045,7 +1049,7 @@ def test_no_memory_for_any_step(path, expected, runs_ahead):
         assert tokens(llm) == expected
 
 
-@both_ways
+@both_ways_slowly
 def test_a_decode_without_memory(path, expected, runs_ahead):
     """A decode that fails is followed by steps that compute its tokens anew, none of them larger than half of it."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm, LittleMemory(llm, num_seqs=0) as gpu:
@@ -1067,7 +1071,7 @@ def test_an_idle_engine_has_its_whole_budget_again(path, expected_long, runs_ahe
         assert max(size for is_prefill, size, _ in gpu.steps if not is_prefill) == len(LONG)
 
 
-@both_ways
+@both_ways_slowly
 def test_ctrl_c_while_a_lack_of_memory_is_made_good(path, expected, runs_ahead):
     """At every line of it, beside a request that must not notice."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm:

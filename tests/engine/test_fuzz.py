@@ -107,7 +107,7 @@ def fuzz_params(llm, kind, max_examples, run):
     draw(st.tuples(st.sampled_from(names), anything), max_examples, check)
 
 
-@many(400, 5000)
+@many(150, 5000)
 def test_any_sampling_params(llm, max_examples):
     """Whatever is accepted also works."""
 
@@ -130,7 +130,7 @@ def test_any_beam_search_params(llm, max_examples):
     fuzz_params(llm, BeamSearchParams, max_examples, run)
 
 
-@many(600, 8000)
+@many(200, 8000)
 def test_any_config(path, max_examples):
     names = [name for name, field in Config.__dataclass_fields__.items() if field.init]
 

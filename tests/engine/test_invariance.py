@@ -101,7 +101,7 @@ def check_invariance(data, model, reference):
         reference.assert_greedy(prompt, token_ids, note=f"{options}, arrivals {arrivals}")
 
 
-@heavy(max_examples=16)
+@heavy(max_examples=12)
 @given(data=st.data())
 def test_greedy_tokens_do_not_depend_on_how_they_are_computed(data, model, reference):
     check_invariance(data, model, reference)
@@ -224,7 +224,7 @@ def check_seeded(data, model):
     assert results[0] == alone
 
 
-@heavy(max_examples=5)
+@heavy(max_examples=4)
 @given(data=st.data())
 def test_a_seeded_request_gives_the_same_tokens_whatever_else_runs(data, model):
     check_seeded(data, model)

@@ -686,8 +686,8 @@ def test_long_random_walks():
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("choice", CHOICES)
 def test_long_random_walks_with_another_victim_or_block(victim, choice):
-    seen = sum((random_walk(seed, 200, victim, choice) for seed in range(30)), Counter())
-    assert seen["preempted"] >= 10 and seen["hit"] >= 50, seen
+    seen = sum((random_walk(seed, 200, victim, choice) for seed in range(12)), Counter())
+    assert seen["preempted"] >= 4 and seen["hit"] >= 20, seen
 
 
 @pytest.mark.slow

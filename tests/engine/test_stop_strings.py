@@ -280,8 +280,9 @@ def test_stop_token_ids(llm, tokenizer, index):
     assert streamed["text"] == output["text"] and streamed["token_ids"] == output["token_ids"]
 
 
-@pytest.mark.parametrize("where", ["generation_config", "generation_config_list", "config", "config_list"])
-@pytest.mark.parametrize("index", [0, 5])
+@pytest.mark.parametrize(
+    "where, index", [("generation_config", 0), ("generation_config_list", 5), ("config", 5), ("config_list", 0)]
+)
 def test_every_end_of_sequence_id_stops(tmp_path, path, llm, where, index):
     full = llm.generate(PROMPT, greedy(), use_tqdm=False)[0]["token_ids"]
     index = first_time(full, index)
