@@ -389,7 +389,10 @@ def says_ids(got, facts):
     if len(got) > len(facts.ids):
         return f"The step computes {len(facts.ids)} tokens, and {len(got)} are here."
     if sorted(got) == sorted(facts.ids):
-        return "The right tokens in another order: sequence after sequence, each from its first scheduled token on."
+        return (
+            "The right tokens in another order: sequence after sequence as `seqs` has them, each from its first "
+            "scheduled token on."
+        )
     return "Some of these tokens are not scheduled in this step."
 
 
