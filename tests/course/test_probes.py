@@ -97,6 +97,12 @@ def test_rounding_is_not_a_difference(factor):
     assert find(torch.tensor([1.0, 2.0]), masked, ("key",)).first is not None
 
 
+def test_infinite_numbers_are_no_surprise_where_some_are_expected():
+    masked = torch.tensor([1.0, -float("inf"), 2.0, 3.0])
+    assert looks_like(torch.tensor([1.0, -float("inf"), -float("inf"), 3.0]), masked, ("key",)) == ""
+    assert "There is nan" in looks_like(torch.tensor([1.0, float("nan"), 2.0, 3.0]), masked, ("key",))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3), (1, 1, 1), (2, 1)])
 def test_any_shape_can_be_looked_at(shape):
     x, axes = right(*shape) if shape else torch.tensor(1.5), AXES[: len(shape)]
