@@ -1069,6 +1069,106 @@ def graph_sizes(counts: dict[int, int], chosen: dict[str, list[int]], padding: d
 # Chapter 16.
 
 
+def two_ways_to_cut(width: int = 6, height: int = 4) -> None:
+    """A product with a matrix that is cut by rows, and with one that is cut by columns: what each rank has."""
+    _, axes = plt.subplots(1, 2, figsize=(8, 2.7))
+    for axis, is_row, title in zip(axes, (False, True), ("column-parallel", "row-parallel"), strict=True):
+        for i in range(height):
+            for j in range(width):
+                color = (BLUE, ORANGE)[j >= width // 2 if is_row else i >= height // 2]
+                axis.add_patch(plt.Rectangle((j, -i), 0.9, 0.9, facecolor=color))
+        for j in range(width):
+            color = (BLUE, ORANGE)[j >= width // 2] if is_row else GRAY
+            axis.add_patch(plt.Rectangle((j, 2.2), 0.9, 0.9, facecolor=color))
+        for i in range(height):
+            if is_row:
+                for k, color in enumerate((BLUE, ORANGE)):
+                    axis.add_patch(plt.Rectangle((width + 1 + 1.7 * k, -i), 0.9, 0.9, facecolor=color))
+                axis.text(width + 2.3, 0.45 - i, "+", ha="center", va="center")
+            else:
+                color = (BLUE, ORANGE)[i >= height // 2]
+                axis.add_patch(plt.Rectangle((width + 1, -i), 0.9, 0.9, facecolor=color))
+        axis.text(width / 2, 3.35, "input", ha="center", fontsize=9)
+        axis.text(width / 2, 1.1, "weight", ha="center", fontsize=9)
+        axis.text(width + (2.3 if is_row else 1.45), 1.1, "output", ha="center", fontsize=9)
+        axis.set(xlim=(-0.5, width + 4.5), ylim=(-height, 4), title=title, aspect="equal")
+        axis.axis("off")
+    plt.show()
+
+
+def parts_of_sums(parts: list[list[float]], total: list[float]) -> None:
+    """Bars for some output features: what each rank has computed of them, and their sums."""
+    _, axis = plt.subplots(figsize=(8, 2.8))
+    places = range(len(total))
+    for rank, (part, color) in enumerate(zip(parts, (BLUE, ORANGE, GREEN, PINK), strict=False)):
+        left = [place + (rank - (len(parts) - 1) / 2) * 0.36 for place in places]
+        axis.bar(left, part, 0.34, color=color, label=f"rank {rank}")
+    axis.plot(places, total, "D", color=TEXT, markersize=5, label="their sum")
+    axis.axhline(0, color=TEXT, linewidth=0.6)
+    axis.set(title="o_proj of layer 0: the first output features of one token", xlabel="feature", xticks=list(places))
+    axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    plt.show()
+
+
+def way_of_a_call(engine: int, ranks: list[int], meetings: int) -> None:
+    """A step's way through processes: the engine, a thread of it, pipes, ranks, and back.
+
+    Args:
+        engine, ranks: numbers of the processes.
+        meetings: collectives in a step.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    axis.add_patch(plt.Rectangle((0, -0.2), 4.3, 3.4, facecolor="none", edgecolor=FAINT, linestyle="--"))
+    axis.text(0.1, 3.3, f"process {engine}: the engine", fontsize=9)
+    _box(axis, 0.2, 1.0, 1.6, 1.0, "scheduler,\nthe loop", GREEN)
+    _box(axis, 2.5, 1.0, 1.6, 1.0, "thread Ranks:\nsends, waits", BLUE)
+    arrow = {"arrowstyle": "<->", "color": TEXT, "linewidth": 1.3}
+    axis.annotate("", (2.5, 1.5), (1.8, 1.5), arrowprops=arrow)
+    step = 3.2 / len(ranks)
+    for rank, number in enumerate(ranks):
+        y = 3.2 - step * (rank + 1) - 0.1
+        _box(axis, 5.9, y, 3.4, step - 0.35, f"rank {rank}, process {number}:\nModelRunner.run, its part", ORANGE)
+        axis.annotate("", (5.9, y + step / 2 - 0.17), (4.1, 1.5), arrowprops=arrow)
+    axis.text(4.95, 3.0, "pipes", ha="center", fontsize=9)
+    axis.annotate("", (9.6, -0.1), (9.6, 3.0), arrowprops=arrow | {"color": ORANGE, "linewidth": 3})
+    axis.text(9.75, 1.45, f"{meetings} meetings\nin a step", va="center", fontsize=9)
+    axis.set(xlim=(-0.1, 11.2), ylim=(-0.3, 3.6))
+    axis.axis("off")
+    plt.show()
+
+
+def read_and_sent(rows: dict[str, tuple[float, float]]) -> None:
+    """Pairs of bars on a logarithmic axis: bytes of weights that a rank reads for a token, and bytes that it sends."""
+    _, axis = plt.subplots(figsize=(8, 0.9 + 0.55 * len(rows)))
+    for place, (read, sent) in enumerate(rows.values()):
+        for y, value, color, word in ((place - 0.19, read, BLUE, "weights read"), (place + 0.19, sent, ORANGE, "sent")):
+            axis.barh(y, value, 0.34, color=color)
+            unit, size = ("GB", 1e9) if value >= 1e9 else ("MB", 1e6) if value >= 1e6 else ("KB", 1e3)
+            axis.text(value * 1.2, y, f"{word}: {value / size:,.1f} {unit}", va="center", fontsize=9)
+    axis.set(xscale="log", xlim=(1e3, 1e13), yticks=range(len(rows)), yticklabels=list(rows))
+    axis.set(title="A decode step of one sequence: what each of two ranks reads and sends", xlabel="bytes")
+    axis.invert_yaxis()
+    plt.show()
+
+
+def plans_of_a_chain(linears: list[Any], plans: dict[str, list[str]], num_ranks: int) -> None:
+    """For each plan a row of matrices, as wide as they have weights, colored by how they are cut."""
+    colors = {"column": BLUE, "row": ORANGE, "replicated": PINK}
+    _, axis = plt.subplots(figsize=(8, 0.9 + 0.5 * len(plans)))
+    for y, cuts in enumerate(plans.values()):
+        x = 0.0
+        for linear, cut in zip(linears, cuts, strict=True):
+            width = linear.num_weights
+            axis.barh(y, width, 0.6, x, color=colors[cut], edgecolor=TEXT, linewidth=0.5)
+            x += width
+    axis.set(yticks=range(len(plans)), yticklabels=list(plans), xticks=[], ylim=(len(plans) - 0.5, -0.5))
+    axis.set(title=f"{len(linears)} matrices, as wide as they have weights, on {num_ranks} ranks")
+    axis.legend(handles=[Patch(color=color, label=cut) for cut, color in colors.items()], ncols=3,
+                loc="upper center", bbox_to_anchor=(0.5, -0.02))  # fmt: skip
+    axis.spines.bottom.set_visible(False)
+    plt.show()
+
+
 def guesses(right: float, exchanged: list[float]) -> None:
     """Bars: how badly a model guesses a text, as it is, and with two tensors exchanged in one layer."""
     _, axis = plt.subplots(figsize=(8, 2.8))

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from exercises.kit.budget_work import simulate
 from exercises.kit.checkpoint_work import DTYPES, StackedCheckpoint
+from exercises.kit.parallel_work import CUTS, Linear, numbers_sent, weights_held
 from exercises.kit.roofline_work import Device, Model
 from nanovllm.layers.attention import Attention
 from nanovllm.utils.memory import num_blocks_that_fit
@@ -447,6 +448,45 @@ def choose_graph_sizes(counts: Mapping[int, int], largest: int, most: int) -> li
         choices = [[(best[i][0] + padding[i, j], (*best[i][1], sizes[j - 1])) for i in range(j)] for j in numbers]
         best = [best[0], *map(min, choices)]
     return list(best[-1][1])
+
+
+# Chapter 09.
+
+
+def choose_cuts(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[str]:
+    """Which matrix of a chain is cut how, so that little is sent between the ranks.
+
+    "column" needs the whole input and makes a part of the output; "row" needs a part of the input,
+    and an all-reduce after it; "replicated" is whole on every rank, as are its input and output. A
+    part becomes whole by an all-gather where the next cut, a norm or the end of the chain needs it.
+    `numbers_sent(linears, cuts, num_ranks)` and `weights_held(...)` count.
+
+    The goal: for the chains of `exercises.kit.parallel_work.tasks()`, a rank sends at most 1,300
+    numbers a token. "row" everywhere is 5,112, "column" and "row" in turn 2,616. With any other
+    chain it is never more than with either of these, and 0 where a rank has room for everything.
+
+    Args:
+        linears: the matrices, each with `input_size`, `output_size`, and `then`: "norm", or "each"
+            where every number is treated by itself. The list stays as it is.
+        num_ranks: divides all sizes.
+        memory: weights that a rank has room for; enough for its share if everything is cut.
+
+    Returns:
+        "column", "row" or "replicated" for each matrix; together they fit into `memory`.
+    """
+    plans: list[list[str]] = [[]]
+    for n in range(1, len(linears) + 1):
+        begun, longer = linears[:n], [[*plan, cut] for plan in plans for cut in CUTS]
+        plans = []
+        for is_cut in (False, True):  # what comes later depends on that alone, and on the room that is left
+            alike = [plan for plan in longer if (plan[-1] == "column") == is_cut]
+            costs = [(numbers_sent(begun, plan, num_ranks), weights_held(begun, plan, num_ranks)) for plan in alike]
+            least = memory + 1
+            for (_, held), plan in sorted(zip(costs, alike, strict=True)):
+                if held < least:  # whoever sends more has to hold less
+                    least = held
+                    plans.append(plan)
+    return min(plans, key=lambda plan: numbers_sent(linears, plan, num_ranks))
 
 
 # Chapter 16.

@@ -119,7 +119,17 @@ class QKVParallelLinear(ColumnParallelLinear):
         self.shards = {"q": (0, q_size), "k": (q_size, kv_size), "v": (q_size + kv_size, kv_size)}
 
     def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor, shard_id: str) -> None:
-        """Copy this rank's heads of the projection `shard_id` ("q", "k" or "v") to their place."""
+        """Copy this rank's heads of one projection to their place; the rest of `param` stays.
+
+        Heads are dealt out in order: rank 0 has the first. Where a KV head is held by several
+        ranks, these are neighbors. Inside `param` lie first the queries, then the keys, then the
+        values.
+
+        Args:
+            param: this rank's weight, [rows, hidden_size], or its bias, [rows].
+            loaded_weight: of all heads, one after the other, `head_dim` rows each.
+            shard_id: "q", "k" or "v"; `self.shards` has its first row in `param`, and how many.
+        """
         replicas = 1 if shard_id == "q" else self.num_kv_head_replicas
         heads = shard(loaded_weight, 0, self.tp_rank // replicas, self.tp_size // replicas)
         default_weight_loader(param.data.narrow(0, *self.shards[shard_id]), heads)
@@ -143,18 +153,23 @@ class RowParallelLinear(LinearBase):
         default_weight_loader(param, loaded_weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., input_size / ranks] -> [..., output_size], complete on every rank.
+        """[..., input_size / ranks] -> [..., output_size], the layer's whole result on every rank.
 
-        The bias is added once.
+        Together the ranks' inputs are the input of the full layer, and the result is what the full
+        layer makes of it: the bias counts once, however many ranks there are. It takes one
+        all-reduce, `self.group.all_reduce`. Input, weight and bias stay as they are.
+
+        Args:
+            x: the features whose columns this rank has.
         """
         bias = self.bias if self.group.rank == 0 else None
         return self.group.all_reduce(self.multiply(x, bias))
 
 
 def shard(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
-    """The `rank`-th of `size` equal parts of `tensor` along `dim`.
+    """The `rank`-th of `size` equal parts of `tensor` along `dim`; parts are contiguous ranges.
 
-    Raises `ValueError` if it does not divide.
+    The tensor stays as it is. Raises `ValueError` if it cannot be split evenly.
     """
     length = divide(tensor.shape[dim], size)
     return tensor.narrow(dim, rank * length, length)

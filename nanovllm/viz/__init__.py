@@ -22,6 +22,7 @@ _LAZY = {
     "Roofline": "roofline",
     "SequenceView": "widgets",
     "SlotMapping": "slot_mapping",
+    "TensorParallelView": "tensor_parallel",
     "Timeline": "widgets",
     "WeightMap": "weight_map",
 }

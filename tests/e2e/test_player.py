@@ -17,6 +17,7 @@ from nanovllm.viz import (
     Roofline,
     SequenceView,
     SlotMapping,
+    TensorParallelView,
     Timeline,
     WeightMap,
     load_trace,
@@ -406,6 +407,7 @@ def everything():
         "slots": SlotMapping(story),
         "graphs": GraphSpeedup(),
         "weights": WeightMap(tensor_parallel_size=2),
+        "ranks": TensorParallelView(),
         "roofline": Roofline([speed_work.h200()], speed_work.roofline_works()),
     }
 
