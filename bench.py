@@ -43,7 +43,7 @@ from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
 from nanovllm.levers import LEVERS, is_enabled
 from nanovllm.levers.table import ALL, dependents, levers_markdown, load_measurements
-from nanovllm.measure import cpu_name, measure_steps, provenance, save_measurement
+from nanovllm.measure import compile_layers, cpu_name, measure_steps, provenance, save_measurement
 from nanovllm.utils.memory import kv_block_bytes
 
 SHAPES = {
@@ -276,18 +276,6 @@ def engine_options(args: argparse.Namespace, disabled: Disabled = ()) -> dict[st
 def make_llm(model: str, args: argparse.Namespace, disabled_optimizations: Disabled = ()) -> LLM:
     """An engine with the options of the command line."""
     return LLM(model, **engine_options(args, disabled_optimizations))
-
-
-def compile_layers(llm: LLM, **options: Any) -> None:
-    """Have torch compile every decoder layer, for any number of tokens; attention stays as it is.
-
-    It asks for lengths and tables that are no tensors, so it cannot be a part of a compiled graph. `options` are those
-    of `torch.compile`.
-    """
-    for layer in llm.llm_engine.model_runner.model.model.layers:  # type: ignore[union-attr]
-        attention = layer.self_attn.attn  # type: ignore[union-attr]
-        attention.forward = torch.compiler.disable(attention.forward)
-        layer.compile(dynamic=True, **options)  # type: ignore[operator, union-attr]
 
 
 class Engine:

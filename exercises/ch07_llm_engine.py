@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: e02aea8f14ec
+# derived: f973106150d6
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -51,7 +51,7 @@ def run_step(self) -> int:
       token and log-probabilities for each sequence: `model_runner.run(seqs, is_prefill)`.
     * The scheduler hears of the tokens first, `postprocess(seqs, token_ids)`, because it knows
       what ends an answer; then all requests do: `take_in(seqs, token_ids, logprobs)`, of the
-      engine. Each of the two is told once a step.
+      engine. Each of the two is told once in a step that has computed something.
     * If nobody was chosen, the runner is left alone.
     * An error in any of this goes on to the caller: the loop around it knows what to do.
 
@@ -75,9 +75,10 @@ def take_in(
       (`Request.take_in`). Of one whose prompt was cut (None), nothing has changed.
     * `Request.take_in` returns the stop string that the token has completed, or None. With a
       stop string the answer is over: the finish reason of the sequence is "stop", whatever it
-      was before, and its `stop_reason` is the string. The scheduler has let go of a sequence
-      that was still live, too (`Scheduler.finish`, which knows only live ones).
-    * All that a request has generated is final: `num_final` is its `num_completion_tokens`.
+      was before, and its `stop_reason` is the string. If the sequence was still live, the
+      scheduler lets go of it, too (`Scheduler.finish`, which knows only live ones).
+    * All that a request has generated is final: `num_final` of the request is
+      `num_completion_tokens` of its sequence.
       Only then: what is interrupted before this moves (Ctrl-C) is computed again.
     * A request whose sequence has ended is none of `self.requests` any more. It is not let go
       before it is final: what is live and not final can be computed again, and nothing else.

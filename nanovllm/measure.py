@@ -198,3 +198,15 @@ def save_measurement(measurement: dict[str, Any], path: Path) -> None:
     rows = ",\n".join("    " + json.dumps(row) for row in measurement["rows"])
     head = json.dumps({key: value for key, value in measurement.items() if key != "rows"}, indent=2)
     path.write_text(f'{head[:-2]},\n  "rows": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
+
+
+def compile_layers(llm: LLM, **options: Any) -> None:
+    """Have torch compile every decoder layer, for any number of tokens; attention stays as it is.
+
+    It asks for lengths and tables that are no tensors, so it cannot be a part of a compiled graph.
+    `options` are those of `torch.compile`.
+    """
+    for layer in llm.llm_engine.model_runner.model.model.layers:
+        attention = layer.self_attn.attn
+        attention.forward = torch.compiler.disable(attention.forward)
+        layer.compile(dynamic=True, **options)

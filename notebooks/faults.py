@@ -28,16 +28,17 @@ def plant(llm: Any, error: BaseException, when: Callable[[int, int], bool]) -> A
     return llm
 
 
-def try_again(llm: Any) -> Any:
-    """After a step that has raised an error, the caller makes another one."""
+def try_again(llm: Any, times: int = 1) -> Any:
+    """After a step that has raised an error, the caller makes another one, at most so many times in a row."""
     step = llm.step
 
     def step_again() -> Any:
-        try:
-            return step()
-        except RuntimeError as error:
-            print("the caller hears:", error, "... and makes another step")
-            return step()
+        for _ in range(times):
+            try:
+                return step()
+            except RuntimeError as error:
+                print("the caller hears:", error, "... and makes another step")
+        return step()
 
     llm.step = step_again
     return llm

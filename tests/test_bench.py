@@ -14,6 +14,7 @@ import bench
 from nanovllm import LLM, SamplingParams, measure
 from nanovllm.levers import LEVERS
 from nanovllm.levers import table as levers_table
+from nanovllm.measure import compile_layers
 from nanovllm.viz.record import DATA
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -215,7 +216,7 @@ def test_compiled_layers_write_the_same_text():
     for is_compiled in (False, True):
         with LLM("qwen3-tiny", disabled_optimizations="all", **options) as llm:
             if is_compiled:
-                bench.compile_layers(llm, backend="eager")
+                compile_layers(llm, backend="eager")
             params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
             answers.append([a["token_ids"] for a in llm.generate([[7] * 9, [8, 9], [10]], params, use_tqdm=False)])
     assert answers[0] == answers[1]

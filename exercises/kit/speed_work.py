@@ -4,6 +4,7 @@ what was recorded on an H200. The recordings are in `nanovllm/viz/data`, each wi
 
 import json
 import os
+import shutil
 import statistics
 import time
 from collections import defaultdict
@@ -17,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import nanovllm
 from nanovllm import LLM, SamplingParams
-from nanovllm.measure import this_machine
+from nanovllm.measure import compile_layers, this_machine
 from nanovllm.viz.roofline import Machine, Work
 
 from . import lever_work
@@ -231,18 +232,43 @@ def norm_sizes(num_tokens: int, hidden_size: int = 1024) -> dict[str, int]:
 
 def lever_ratios(names: tuple[str, ...], pairs: int = 3, **options: Any) -> list[float]:
     """How many times as fast this machine is with levers of ours, in runs side by side; on a CPU, of computing."""
-    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     options = {**lever_work.OPTIONS, **options, "device": "auto"}
-    ratios = []
     with (
         LLM("qwen3-tiny", **options | {"disabled_optimizations": ()}) as fast,
         LLM("qwen3-tiny", **options | {"disabled_optimizations": names}) as slow,
     ):
-        for run in range(pairs + 1):
-            seconds = []
-            for llm in (fast, slow):
-                start = clock()
-                lever_work.answers(nanovllm, llm, lever_work.prompts(run))
-                seconds.append(clock() - start)
-            ratios.append(seconds[1] / seconds[0])
+        return side_by_side(fast, slow, pairs)
+
+
+def compiled_ratios(pairs: int = 3) -> list[float]:
+    """How many times as fast the plain engine is on this machine when torch has compiled its layers.
+
+    Raises:
+        RuntimeError: there is no compiler here.
+    """
+    if not find_compiler():
+        raise RuntimeError("torch.compile needs a C++ compiler (g++ or clang++, on Windows cl), and there is none here")
+    options = lever_work.OPTIONS | {"device": "auto", "disabled_optimizations": "all"}
+    with LLM("qwen3-tiny", **options) as compiled, LLM("qwen3-tiny", **options) as plain:
+        compile_layers(compiled)
+        return side_by_side(compiled, plain, pairs)
+
+
+def find_compiler() -> str:
+    """The C++ compiler that torch will find; "" if there is none."""
+    names = (os.environ.get("CXX", ""), "g++", "clang++", "cl")
+    return next((name for name in names if name and shutil.which(name)), "")
+
+
+def side_by_side(fast: LLM, slow: LLM, pairs: int) -> list[float]:
+    """How many times as long the second takes, run for run; the first pair is not counted."""
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    ratios = []
+    for run in range(pairs + 1):
+        seconds = []
+        for llm in (fast, slow):
+            start = clock()
+            lever_work.answers(nanovllm, llm, lever_work.prompts(run))
+            seconds.append(clock() - start)
+        ratios.append(seconds[1] / seconds[0])
     return ratios[1:]

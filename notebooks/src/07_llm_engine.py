@@ -9,10 +9,10 @@
 # * write the engine's step, what is done with its tokens, and `generate`,
 # * get the first token out of your own loop,
 # * break the engine in several ways, and see what is left of the answers,
-# * stream to several readers, read the metrics, and keep a long chat cheap.
+# * stream to several readers, read the metrics, and see what a chat finds in the cache.
 #
-# Plan an hour and a half; four exercises are an hour of it. A fifth, about Ctrl-C, waits at the end for those who want
-# another twenty minutes. Everything runs on a laptop's CPU.
+# Plan an hour and a half; three exercises are half an hour of it. Two more wait at the end, of twenty minutes each: how
+# to keep a long chat cheap, and what Ctrl-C may not break. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -51,16 +51,11 @@ mine()
 #
 # `add_request` queues a prompt and gives it a number. `step` makes one step, and reports the requests that are done,
 # and how many tokens it computed: positive for a prefill, negative for a decode.
-#
-# A prompt is a string, or a list of token ids: then no tokenizer is asked, and you decide exactly what the model reads.
-# Tests do that, benchmarks, and programs that have tokenized already.
 
 # %%
 llm = LLM("qwen3-tiny", **SMALL)
-ids = llm.tokenizer.encode("The sun was warm")
-print("the token ids of the second prompt:", ids)
 llm.add_request("Once upon a time there was", greedy(5))
-llm.add_request(ids, greedy(2))
+llm.add_request("The sun was warm", greedy(2))
 while not llm.is_finished():
     finished, num_tokens = llm.step()
     print(f"{num_tokens:3} tokens", *[f"  request {i} is done: {llm.tokenizer.decode(t)!r}" for i, t in finished])
@@ -68,7 +63,7 @@ while not llm.is_finished():
 # %% [markdown]
 # ### Predict
 #
-# `generate` takes a string, a list of strings, a list of token ids, or a list of such lists.
+# Both calls below are allowed.
 
 # %%
 predict("how many", "llm.generate([12, 7, 5, 9]) and llm.generate(['12', '7', '5', '9']): how many answers, together?")
@@ -79,7 +74,9 @@ more = llm.generate(["12", "7", "5", "9"], greedy(2), use_tqdm=False)
 reveal("how many", len(answers) + len(more))
 
 # %% [markdown]
-# A list of numbers is *one* prompt. Who means several gives several lists.
+# A prompt is a string, or a list of token ids: then no tokenizer is asked, and you decide exactly what the model reads.
+# Tests do that, benchmarks, and programs that have tokenized already. So a list of numbers is *one* prompt; who means
+# several gives several lists.
 #
 # ## The way of a request
 #
@@ -95,7 +92,7 @@ figures.through_the_engine()
 #
 # | | |
 # |---|---|
-# | `seq` | the sequence |
+# | `seq` | the sequence: `seq.is_finished`, and `seq.num_completion_tokens`, how many it has written |
 # | `take_in(token_id, logprobs)` | takes a new token in; returns the stop string that it completes, or None |
 # | `num_final` | how many generated tokens are never taken back |
 # | `is_finished` | the sequence has ended, and all of it is final |
@@ -115,7 +112,7 @@ figures.through_the_engine()
 
 
 # %%
-# Without run_step a request waits for ever; that is why the loop above counts its steps.
+# Without run_step a request waits for ever; at_most stops asking after 20 steps.
 bare = at_most(20, without("ch07.run_step").LLM("qwen3-tiny", **SMALL), ["Once upon a time"], greedy(4))
 print("without run_step: waiting", len(bare.scheduler.waiting), "running", len(bare.scheduler.running))
 
@@ -132,7 +129,7 @@ Timeline(record(me.LLM("qwen3-tiny", **SMALL, max_num_batched_tokens=12), texts,
 # %% [markdown]
 # ## What becomes of the tokens
 #
-# The scheduler has been told: it has appended the tokens. Somebody waits for them.
+# The scheduler has been told: it has appended the tokens. What is missing?
 #
 # ### Predict
 #
@@ -140,7 +137,7 @@ Timeline(record(me.LLM("qwen3-tiny", **SMALL, max_num_batched_tokens=12), texts,
 
 # %%
 predict(
-    "nobody told",
+    "no take_in",
     "What is the state of affairs after 20 steps?",
     choices=["nothing was computed", "all was computed, and nobody is told", "each request has one token"],
 )
@@ -152,7 +149,7 @@ written = [request.seq.num_completion_tokens for request in bare.added.values()]
 print(f"tokens written: {written}, final: {[request.num_final for request in bare.added.values()]}")
 print(f"the scheduler is finished: {bare.scheduler.is_finished()}; the engine is: {bare.is_finished()}")
 choices = ["nothing was computed", "all was computed, and nobody is told", "each request has one token"]
-reveal("nobody told", choices[1] if sum(written) == 8 else choices[0])
+reveal("no take_in", choices[1] if sum(written) == 8 else choices[0])
 
 # %% [markdown]
 # All the work was done, and `generate` would wait for ever: a request counts as finished when all it has written is
@@ -219,13 +216,15 @@ display(timeline, table)
 # a seed, the same tokens come out.
 #
 # {{source nanovllm/engine/llm_engine.py:LLMEngine._begin_anew}}
+#
+# What came while the step broke is still in the inbox, and is not forgotten either.
 
 # %% [markdown]
 # ### No memory
 #
 # One error is worth a second try: `torch.OutOfMemoryError`. A smaller step needs less memory, so the engine begins
 # anew with steps half as large as the one that failed. If that fails, too, the requests *of that step* end
-# with the finish reason "error".
+# with the finish reason "error", and steps become half as large again.
 #
 # Here three prompts of 20 tokens come at once, so the first step has 60 tokens.
 
@@ -270,7 +269,8 @@ with mine().LLM("qwen3-tiny", **SMALL | {"num_kvcache_blocks": 6}) as llm:
 # ## Milestone: the first token of your own loop
 #
 # Two functions, and an engine is running: a step is made, a token comes out, and whoever waits for it is told. One
-# reader changes their mind, and their request is aborted.
+# reader changes their mind, and their request is aborted: a message in the inbox, which the loop reads at once if no
+# step is under way.
 
 # %%
 me = mine()
@@ -304,11 +304,10 @@ while not llm.is_finished():
 #     llm.step()
 # ```
 #
-# A good one is a bit longer. Somebody presses Ctrl-C in the third step of this one; in a notebook that is the button
-# with the square.
+# Somebody presses Ctrl-C in its third step; in a notebook that is the button with the square.
 
 # %%
-predict("left behind", "Ctrl-C has ended the loop. Then another prompt is asked. Whose tokens do its steps compute?",
+predict("after Ctrl-C", "Ctrl-C has ended the loop. Then another prompt is asked. Whose tokens do its steps compute?",
         choices=["only its own", "its own, and those of the three that were interrupted"])  # fmt: skip
 
 # %%
@@ -326,12 +325,12 @@ computed = []
 while not llm.is_finished():
     computed.append(llm.step()[1])
 print("tokens of the steps after it:", computed)
-reveal("left behind", "its own, and those of the three that were interrupted" if len(computed) > 3 else "only its own")
+reveal("after Ctrl-C", "its own, and those of the three that were interrupted" if len(computed) > 3 else "only its own")
 
 # %% [markdown]
-# Nobody reads these three answers any more, and they still cost memory and time. The short loop has more
-# flaws: its results come in the order in which they end; a bad prompt at the end of the list is noticed when the others
-# are running; and it waits for everybody, also for requests that somebody else has added.
+# Nobody reads these three answers any more, and they still cost memory and time. The short loop has more flaws, so a
+# good one is a bit longer: the results come in the order in which they end; a bad prompt at the end of the list is
+# noticed when the others are running; and it waits for everybody, also for requests that somebody else has added.
 #
 # The tools: `as_prompt_list(prompts)` and `as_params_list(sampling_params, number)` bring both into the form of a list.
 # `self._make_request(prompt, params)` makes a request, or says what is wrong; `self.llm_engine.add_request(request)`
@@ -444,7 +443,7 @@ def ask(question):
     return answer
 
 
-for question in ["My name is Tom. I have a red ball.", "Tell me a story about a cat."]:
+for question in ["My name is Tom.", "Tell me a story about a fox."]:
     answer = ask(question)
     print(f"    prompt {answer['num_prompt_tokens']} tokens, answer {len(answer['token_ids'])}")
 print(llm.tokenizer.decode(llm.apply_chat_template(talk[:1])))
@@ -463,9 +462,21 @@ figures.turns([cached for _, cached in turns], [prompt - cached for prompt, cach
 # Not only the prompt before is found, its answer is, too: its keys and values were stored when it was written. All but
 # the last token, which was never computed, and what does not fill a block.
 #
-# So a long chat is cheap: each turn computes little more than the question. Until it has become too long.
+# So a long chat is cheap: each turn computes little more than the question. Until it has become too long: that is the
+# first of the two sections at the end.
 #
-# ## Too long
+# ## Your engine
+#
+# The loop is yours. Measured on the fixed work of all chapters:
+
+# %%
+print(mine().whose("ch07"))
+staircase("07")
+
+# %% [markdown]
+# ## One more: too long
+#
+# This section and the next are for those who have twenty minutes left. Nothing later needs them.
 #
 # A model reads at most `max_model_len` tokens. Then something has to be left out. Below are 48 questions of a child and
 # their answers, 4,600 tokens, and a prompt may have 800. The plain answer is a **sliding window**: the system message,
@@ -492,7 +503,8 @@ figures.long_talks({"sliding window": window}, talk_work.BAR, talk_work.SHARE)
 
 # %% [markdown]
 # Each time the window moves, the prompt goes on after the system message with another message. Its blocks are still in
-# the pool, but under names that begin with a longer past. Nothing is found behind the system message.
+# the pool, but under names that begin with a longer past. Nothing is found behind the system message. It moves when an
+# answer is long, a story above all, and stays where it is while answers are short: that is why half is found.
 #
 # This exercise is open. Whatever keeps the promises, sends at least two thirds of what fits, and has at most 5,000
 # tokens computed, counts; below 3,000 is a good one.
@@ -511,21 +523,10 @@ figures.long_talks(runs, talk_work.BAR, talk_work.SHARE)
 
 # %% [markdown]
 # What is left out is forgotten. In the recorded talk the child says in the first message that her name is Mia; the
-# seventeenth question is "What is my name?", and the model, which was sent four exchanges only, says "Your name is
-# Lydia", a girl from a story. No cache helps against that.
+# seventeenth question is "What is my name?". When the talk was recorded, the model was sent the last four exchanges
+# with each question, and said "Your name is Lydia", a girl from a story. No cache helps against that.
 #
-# ## Your engine
-#
-# The loop is yours. Measured on the fixed work of all chapters:
-
-# %%
-print(mine().whose("ch07", "ch07.choose_messages"))
-staircase("07")
-
-# %% [markdown]
 # ## One more: the inbox
-#
-# This section is for those who have twenty minutes left. Nothing later needs it.
 #
 # Requests come at any moment: from another thread, or while a step is under way. Aborts, too: a reader has closed the
 # window. Only the loop touches scheduler and runner; all others leave a message.
@@ -550,10 +551,11 @@ print("without _read_inbox: live", len(bare.llm_engine.requests), "waiting", len
 # %% [markdown]
 # ## Change it
 #
-# * Plant two errors, in steps 5 and 6. How many tokens are computed in all, compared with a run without errors?
+# * Plant two errors, in runs 5 and 6 of the model, with `try_again(llm, times=2)`. How many tokens are computed in all?
+#   Why not more than with one error?
 # * Let two streams be read, one of them only every third turn. Who waits for whom?
-# * In `with_memory_for`, give 100 tokens of prompt to one request, and 5 to the others. Find a memory with which
-#   only the long one fails, and one with which nobody does.
+# * In `with_memory_for`, give 100 tokens of prompt to the first request, and 5 to the others. Find a memory with which
+#   only the long one fails, and one with which nobody does. Does it matter who comes first?
 # * `talk_work.send_all(..., budget=1200)`: does the sliding window become better or worse? And your function?
 # * Put today's time of day into the system message of the chat. What is left of the hits?
 

@@ -106,10 +106,9 @@ def check_kv_bytes(engine: Engine, check: Check, config, element_size, name="a m
     given = dict(config)
     check.step(f"kv_bytes_per_token({config}, {element_size})", says=kv_error(config))
     got = engine.get("labs:kv_bytes_per_token")(given, element_size)
-    number = int(got) if isinstance(got, numbers.Integral) and not isinstance(got, bool) else got
     says = wrong_kv_bytes(config, element_size)
     what = f"bytes of one token of {name}, {element_size} bytes a number"
-    check.equal(what, Typed(number), Typed(laid_out(config, element_size)), says=says)
+    check.equal(what, Typed(got), Typed(laid_out(config, element_size)), says=says)
     check.equal(
         "the config afterwards", given, config, says="The config belongs to the caller, and is another one now."
     )
