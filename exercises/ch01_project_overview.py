@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: b7b8cad60190
+# derived: e81c667a020d
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -18,8 +18,8 @@ import torch
 
 # --- ch01.naive_loop
 def naive_loop(
-    model: Callable[[Sequence[int]], torch.Tensor],
-    token_ids: Sequence[int],
+    model: Callable[[list[int]], torch.Tensor],
+    token_ids: list[int],
     max_tokens: int,
     eos: Collection[int],
 ) -> list[int]:
@@ -28,7 +28,7 @@ def naive_loop(
     Args:
         model: takes the ids of all tokens so far; returns the logits of the next token, a tensor
             of one number for each token of the vocabulary.
-        token_ids: ids of the prompt's tokens, a list or a tuple; it stays as it is.
+        token_ids: ids of the prompt's tokens; the list stays as it is.
         max_tokens: the most new tokens, at least 1.
         eos: ids of the end tokens. The first new token that is one of them ends the text, and is
             part of the answer.

@@ -29,8 +29,8 @@ from nanovllm.utils.swap import swap
 
 
 def naive_loop(
-    model: Callable[[Sequence[int]], torch.Tensor],
-    token_ids: Sequence[int],
+    model: Callable[[list[int]], torch.Tensor],
+    token_ids: list[int],
     max_tokens: int,
     eos: Collection[int],
 ) -> list[int]:
@@ -39,7 +39,7 @@ def naive_loop(
     Args:
         model: takes the ids of all tokens so far; returns the logits of the next token, a tensor
             of one number for each token of the vocabulary.
-        token_ids: ids of the prompt's tokens, a list or a tuple; it stays as it is.
+        token_ids: ids of the prompt's tokens; the list stays as it is.
         max_tokens: the most new tokens, at least 1.
         eos: ids of the end tokens. The first new token that is one of them ends the text, and is
             part of the answer.

@@ -332,20 +332,6 @@ def one_prompt_for_two_answers(engine, check):
         check.equal("the answer", [*map(int, answer)], model.continuation(PROMPT, max_tokens), says=CHANGED_BEFORE)
 
 
-@case("ch01.naive_loop")
-def a_prompt_in_a_tuple(engine, check):
-    """The prompt is a tuple of ids, as `Sequence` allows."""
-    check.step("a tuple as the prompt, max_tokens is 4", says=A_TUPLE)
-    answer = engine.get("labs:naive_loop")(Model(), tuple(PROMPT), 4, ())
-    check.equal("the answer", [*map(int, answer)], Model().continuation(PROMPT, 4))
-
-
-A_TUPLE = {
-    "AttributeError": "The prompt may be a tuple, which has no copy, append or extend: list(token_ids) makes a list.",
-    "TypeError": "The prompt may be a tuple, and a list and a tuple cannot be added: [*one, *other] takes both.",
-}
-
-
 # group_requests: an open exercise
 
 
