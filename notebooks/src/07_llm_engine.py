@@ -11,8 +11,8 @@
 # * break the engine in several ways, and see what is left of the answers,
 # * stream to several readers, read the metrics, and see what a chat finds in the cache.
 #
-# Plan an hour and a half; three exercises are half an hour of it. Two more wait at the end, of twenty minutes each: how
-# to keep a long chat cheap, and what Ctrl-C may not break. Everything runs on a laptop's CPU.
+# Plan an hour and a half; three exercises are half an hour of it. Two more wait at the end, of twenty minutes each.
+# Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
