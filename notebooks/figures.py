@@ -9,6 +9,7 @@ A function that draws takes numbers, not engines, wherever that is enough: then 
 """
 
 import json
+import math
 import random
 from itertools import groupby
 from typing import Any
@@ -1063,6 +1064,107 @@ def graph_sizes(counts: dict[int, int], chosen: dict[str, list[int]], padding: d
     bottom.axvline(bar, color=TEXT, linestyle="--", linewidth=1)
     bottom.set(xlabel=f"rows of padding (dashed: the {bar:,} that are allowed)", xlim=(0, 1.15 * max(padding.values())))
     bottom.invert_yaxis()
+    plt.show()
+
+
+# Chapter 11.
+
+
+def turning(frequencies: Any, pairs: list[int], positions: int = 9) -> None:
+    """Some pairs of features as arrows, at the positions 0, 1, 2, ...: the later, the darker.
+
+    Args:
+        frequencies: radians a position, of each pair.
+    """
+    _, axes = plt.subplots(1, len(pairs), figsize=(8, 2.6))
+    for axis, pair in zip(axes, pairs, strict=True):
+        axis.add_patch(plt.Circle((0, 0), 1, fill=False, color=FAINT))
+        for p in range(positions):
+            angle = float(frequencies[pair]) * p
+            x, y = math.cos(angle), math.sin(angle)
+            style = {"color": BLUE, "alpha": 0.35 + 0.65 * p / (positions - 1), "arrowstyle": "->", "linewidth": 2}
+            axis.annotate("", (x, y), (0, 0), arrowprops=style)
+            if p == positions - 1 or (math.degrees(angle) > 15) or (not p and frequencies[pair] * positions > 0.3):
+                axis.text(1.22 * x, 1.22 * y, str(p), ha="center", va="center", fontsize=8)
+        degrees = math.degrees(float(frequencies[pair]))
+        axis.set(title=f"pair {pair}: {degrees:.3g}° a position", xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
+        axis.axis("off")
+    plt.show()
+
+
+def scores_by_positions(scores: Any, title: str) -> None:
+    """A table of scores: a row for each position of the query, a column for each of the key."""
+    size = len(scores)
+    _, axis = plt.subplots(figsize=(8, 3.6))
+    axis.imshow(scores, cmap="cividis", aspect="auto")
+    low, high = float(scores.min()), float(scores.max())
+    for i in range(size):
+        for j in range(size):
+            ink = "white" if float(scores[i, j]) < (low + high) / 2 else INK
+            axis.text(j, i, f"{float(scores[i, j]):.1f}", ha="center", va="center", fontsize=8, color=ink)
+    axis.set(xticks=range(size), yticks=range(size), xlabel="position of the key", ylabel="position of the query")
+    axis.set_title(title)
+    plt.show()
+
+
+def pairs_of_features(head_dim: int = 8) -> None:
+    """Which features of a head turn together: one of each half, or neighbors."""
+    _, axes = plt.subplots(1, 2, figsize=(8, 2.1))
+    half, colors = head_dim // 2, (BLUE, ORANGE, GREEN, PINK)
+    conventions = {
+        "halves: qwen3, and most models on Hugging Face": [(i, i + half) for i in range(half)],
+        "neighbors: the paper, and GPT-J": [(2 * i, 2 * i + 1) for i in range(half)],
+    }
+    for axis, (title, pairs) in zip(axes, conventions.items(), strict=True):
+        for n, (first, second) in enumerate(pairs):
+            for k in (first, second):
+                axis.add_patch(plt.Rectangle((k, 0), 1, 0.8, facecolor=colors[n % 4], edgecolor=TEXT))
+                axis.text(k + 0.5, 0.4, str(k), ha="center", va="center", color=INK)
+            middle, height = (first + second + 1) / 2, 0.35 + 0.25 * (second - first) / half * (1 + n % 2)
+            axis.plot([first + 0.5, middle, second + 0.5], [0.85, 0.85 + height, 0.85], color=colors[n % 4])
+        axis.set(title=title, xlim=(-0.2, head_dim + 0.2), ylim=(-0.1, 1.9))
+        axis.axis("off")
+    plt.show()
+
+
+def wavelengths(models: dict[str, Any], lengths: dict[str, int]) -> None:
+    """How many positions each pair needs to go round once, and how long texts are.
+
+    Args:
+        models: by name, the radians a position of each pair.
+        lengths: by name, tokens of a text.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    for (name, frequencies), color, marker in zip(models.items(), (BLUE, ORANGE, GREEN), "os^", strict=False):
+        share = [i / len(frequencies) for i in range(len(frequencies))]
+        rounds = [2 * math.pi / float(frequency) for frequency in frequencies]
+        axis.plot(share, rounds, marker=marker, markersize=3, color=color, label=name)
+    for name, length in lengths.items():
+        axis.axhline(length, color=TEXT, linestyle=":", linewidth=1)
+        axis.text(0, length * 1.15, f"{name}: {length:,} tokens", fontsize=8)
+    axis.set(yscale="log", xlabel="pair, from the first (0) to the last (1)", ylabel="positions for one turn")
+    axis.legend(fontsize=8, loc="lower right")
+    plt.show()
+
+
+def loss_by_position(curves: dict[str, Any], width: int, title: str, trained: int = 0) -> None:
+    """How badly a model guesses the tokens of a text, in groups of `width`, from its beginning to its end.
+
+    Args:
+        curves: by name, the loss of each token.
+        trained: the longest text of the training; 0 leaves it out.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    colors, styles = (ORANGE, PINK, GREEN, BLUE), ("-", "-.", "-", "--")
+    for (name, losses), color, style in zip(curves.items(), colors, styles, strict=False):
+        starts = range(0, len(losses) - width // 2, width)
+        means = [float(losses[a : a + width].mean()) for a in starts]
+        axis.plot([a + width / 2 for a in starts], means, color=color, linestyle=style, label=name)
+    if trained:
+        axis.axvline(trained, color=TEXT, linestyle=":", linewidth=1)
+        axis.text(trained, axis.get_ylim()[1], " longest text of the training", va="top", fontsize=8)
+    axis.set(xlabel="position", ylabel="loss", title=title, ylim=(0, None))
+    axis.legend(fontsize=8)
     plt.show()
 
 

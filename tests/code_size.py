@@ -13,7 +13,16 @@ from nanovllm.levers.table import code_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CHAPTER_WIDGETS = ("race", "data_flow", "slot_mapping", "graph_speedup", "weight_map", "roofline", "tensor_parallel")
+CHAPTER_WIDGETS = (
+    "race",
+    "data_flow",
+    "slot_mapping",
+    "graph_speedup",
+    "weight_map",
+    "roofline",
+    "tensor_parallel",
+    "rope",
+)
 
 # The first pattern that a path matches (a file, or a folder and all below it) says where it belongs.
 ROOMS = (

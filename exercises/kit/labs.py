@@ -489,6 +489,36 @@ def choose_cuts(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[
     return min(plans, key=lambda plan: numbers_sent(linears, plan, num_ranks))
 
 
+# Chapter 11.
+
+
+def long_frequencies(head_dim: int, base: float, trained: int, wanted: int) -> torch.Tensor:
+    """How fast each pair turns, in a text that is longer than those of the training.
+
+    The model was trained with base ** (-2 i / head_dim) radians a position for pair i, on texts of
+    `trained` tokens. It is not trained again; only its table is made with other frequencies.
+
+    The goal: a small loss on long texts, and nearly the same as before on short ones. In
+    `exercises.kit.rope_work`, qwen3-tiny reads stories two and three times as long as in its
+    training. With the frequencies of the training its loss is 0.90 and 1.31; with all of them
+    divided by 2 and by 3 it is 1.82 and 4.33. At most 0.45 and 0.70 are asked for; and at most
+    0.42 for the first 2,048 tokens, with the frequencies for twice as many.
+
+    Args:
+        head_dim: size of a head, even.
+        base, trained: of the training.
+        wanted: tokens of the longest text that has to be read. If that is not more than `trained`,
+            the frequencies stay those of the training.
+
+    Returns:
+        [head_dim / 2], floats, finite and not negative: radians a position, of pair 0 first.
+    """
+    plain = base ** -(torch.arange(0, head_dim, 2) / head_dim)
+    turns = trained * plain / (2 * math.pi)  # of each pair, in the longest text of the training
+    # Who has gone round knows every angle. The others must not come where they have never been.
+    return torch.where(turns >= 1, plain, plain * min(1.0, trained / wanted))
+
+
 # Chapter 16.
 
 

@@ -5,11 +5,14 @@ from torch import Tensor, nn
 
 
 def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (x[i], x[i + head_dim / 2]) by their angles.
+    """Rotate the pairs of every head by the angles of its token.
+
+    A pair is (x[i], x[i + head_dim / 2]): one feature of the first half, one of the second. Drawn
+    as an arrow to the point (first, second), it turns counterclockwise by its angle.
 
     Args:
-        x: [num_tokens, num_heads, head_dim].
-        cos, sin: [num_tokens, 1, head_dim / 2], float32.
+        x: [num_tokens, num_heads, head_dim], of any float dtype; it stays as it is.
+        cos, sin: [num_tokens, 1, head_dim / 2], float32: of the angle of each pair.
 
     Returns:
         same shape and dtype as `x`; computed in float32.
@@ -18,32 +21,54 @@ def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1).to(x.dtype)
 
 
+def rope_table(head_dim: int, max_position: int, base: float) -> Tensor:
+    """Cosines and sines of the angles of all positions.
+
+    At position p, pair i has the angle p * base ** (-2 i / head_dim), in radians.
+
+    Args:
+        head_dim: size of a head, even.
+        max_position: number of positions; the first is 0.
+        base: the larger, the slower the pairs turn; pair 0 always turns by one radian a position.
+
+    Returns:
+        [max_position, 1, head_dim], float32: the cosines of all pairs, then their sines. All of it
+        is computed in float32 or better, so that it is right at position 30,000, too.
+    """
+    # The rounding of the training code, too: at position 30,000 another one would turn by 0.002
+    # radians more.
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    angles = torch.outer(torch.arange(max_position, dtype=torch.float32), 1.0 / base**exponents)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1).unsqueeze(1)
+
+
 class RotaryEmbedding(nn.Module):
-    """Table of the cosines and sines of all positions.
+    """Rotates queries and keys, with a table of all positions.
 
     Args:
         head_dim: size of a head, even.
         max_position: number of positions.
-        base: pair i turns by base ** (-2 i / head_dim) radians a position.
+        base: as for `rope_table`.
     """
 
     def __init__(self, head_dim: int, max_position: int, base: float) -> None:
         super().__init__()
-        # The rounding of the training code, too: at position 30,000 another one would turn by 0.002
-        # radians more.
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        inverse_frequency = 1.0 / base**exponents
-        angles = torch.outer(torch.arange(max_position, dtype=torch.float32), inverse_frequency)
-        cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1).unsqueeze(1)
         self.cos_sin_cache: Tensor
-        self.register_buffer("cos_sin_cache", cos_sin, persistent=False)
+        table = rope_table(head_dim, max_position, base)
+        self.register_buffer("cos_sin_cache", table, persistent=False)
 
     def forward(self, positions: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys to their positions.
 
+        The tokens of a step may belong to several sequences, and may begin anywhere in them.
+
         Args:
-            positions: [num_tokens].
-            q, k: [num_tokens, num_heads, head_dim], [num_tokens, num_kv_heads, head_dim].
+            positions: [num_tokens], int64: where each token is in its own text.
+            q, k: [num_tokens, num_heads, head_dim], [num_tokens, num_kv_heads, head_dim]; they stay
+                as they are.
+
+        Returns:
+            the rotated queries and the rotated keys, of the same shapes and dtypes.
         """
         cos, sin = self.cos_sin_cache[positions].chunk(2, dim=-1)
         return apply_rotary_emb(q, cos, sin), apply_rotary_emb(k, cos, sin)

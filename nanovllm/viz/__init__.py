@@ -20,6 +20,7 @@ _LAZY = {
     "PrefixSimulation": "widgets",
     "Race": "race",
     "Roofline": "roofline",
+    "RopeView": "rope",
     "SequenceView": "widgets",
     "SlotMapping": "slot_mapping",
     "TensorParallelView": "tensor_parallel",

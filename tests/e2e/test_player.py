@@ -15,6 +15,7 @@ from nanovllm.viz import (
     PrefixExplorer,
     PrefixSimulation,
     Roofline,
+    RopeView,
     SequenceView,
     SlotMapping,
     TensorParallelView,
@@ -408,6 +409,7 @@ def everything():
         "graphs": GraphSpeedup(),
         "weights": WeightMap(tensor_parallel_size=2),
         "ranks": TensorParallelView(),
+        "rope": RopeView(),
         "roofline": Roofline([speed_work.h200()], speed_work.roofline_works()),
     }
 
