@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -55,11 +56,8 @@ def neighbors(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 @contextmanager
 def rotating(rotate: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Iterator[None]:
     """All engines of nanovllm rotate with this function for a while."""
-    before, rotary_embedding.apply_rotary_emb = rotary_embedding.apply_rotary_emb, rotate
-    try:
+    with mock.patch.object(rotary_embedding, "apply_rotary_emb", rotate):
         yield
-    finally:
-        rotary_embedding.apply_rotary_emb = before
 
 
 def queries_and_keys(llm: Any, text: str, layer: int) -> tuple[list[str], Tensor, Tensor]:

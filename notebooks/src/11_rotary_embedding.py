@@ -21,8 +21,6 @@
 
 # %%
 # %load_ext exercises
-from itertools import pairwise
-
 import figures
 import torch
 
@@ -333,9 +331,9 @@ predict("longer", "How well does it guess the tokens beyond position 2,048?", ch
 # %%
 far = {"as trained": rope_work.losses_of(frequencies, rope_work.LONGEST)}
 figures.loss_by_position(far, 256, "Three times as long as in the training", rope_work.TRAINED)
-ends = (0, 2048, 2560, 3584, 6144)
-parts = [float(far["as trained"][a:b].mean()) for a, b in pairwise(ends)]
-print("loss up to 2,048, 2,560, 3,584 and 6,144:", *[f"{part:.2f}" for part in parts])
+spans = ((0, 2048), (2048, 2560), (2560, 3584), (3584, 6144))
+parts = [float(far["as trained"][a:b].mean()) for a, b in spans]
+print("loss up to 2,048, then to 2,560, 3,584 and 6,144:", *[f"{part:.2f}" for part in parts])
 reveal("longer", choices[2] if parts[2] > 2 * parts[0] else choices[1] if parts[2] > 1.2 * parts[0] else choices[0])
 
 # %% [markdown]
