@@ -131,8 +131,7 @@ class LLMEngine:
           stop string the answer is over: the finish reason of the sequence is "stop", whatever it
           was before, and its `stop_reason` is the string. If the sequence was still live, the
           scheduler lets go of it, too (`Scheduler.finish`, which knows only live ones).
-        * All that a request has generated is final: `num_final` of the request is
-          `num_completion_tokens` of its sequence.
+        * All that it has generated is final: `request.num_final` is `seq.num_completion_tokens`.
           Only then: what is interrupted before this moves (Ctrl-C) is computed again.
         * A request whose sequence has ended is none of `self.requests` any more. It is not let go
           before it is final: what is live and not final can be computed again, and nothing else.
