@@ -1231,7 +1231,7 @@ def way_of_a_call(engine: int, ranks: list[int], meetings: int) -> None:
         y = 3.2 - step * (rank + 1) - 0.1
         _box(axis, 5.9, y, 3.4, step - 0.35, f"rank {rank}, process {number}:\nModelRunner.run, its part", ORANGE)
         axis.annotate("", (5.9, y + step / 2 - 0.17), (4.1, 1.5), arrowprops=arrow)
-    axis.text(4.95, 3.0, "pipes", ha="center", fontsize=9)
+    axis.text(5.0, 2.45, "pipes", ha="center", fontsize=9)
     axis.annotate("", (9.6, -0.1), (9.6, 3.0), arrowprops=arrow | {"color": ORANGE, "linewidth": 3})
     axis.text(9.75, 1.45, f"{meetings} meetings\nin a step", va="center", fontsize=9)
     axis.set(xlim=(-0.1, 11.2), ylim=(-0.3, 3.6))

@@ -153,15 +153,18 @@ class TensorParallelView(StepWidget):
     def default_bookmarks(self) -> dict[str, int]:
         return {f"{size} rank{'s' * (size > 1)}": len(STAGES) * n + 1 for n, size in enumerate(self.sizes)}
 
+    def still_steps(self) -> list[int]:
+        return super().still_steps()[-2:]
+
     def footer(self) -> str:
         return f"{self.model}, layer 0, loaded by the engine's loaders; a color is a KV head and the heads that ask it"
 
     def draw(self, step: int) -> Frame:
         size, stage = self.at(step)
-        tops, most = [GAP + ROW, 2 * GAP + 2 * ROW], max(len(self.heads(n, 0, "qkv_proj")) for n in self.sizes)
+        tops = [GAP + ROW, 2 * GAP + 2 * ROW]
         for rows in (len(self.heads(size, 0, "qkv_proj")), 3, 2):  # an all-reduce has its place below columns
             tops.append(tops[-1] + rows * ROW + GAP)
-        picture = Drawing(RANK * max(self.sizes), 5 * GAP + (most + 10) * ROW, self.caption(step))
+        picture = Drawing(RANK * max(self.sizes), tops[-1] + (3 if size > 1 else 1) * ROW + 4, self.caption(step))
         held = Counter(head for rank in range(size) for head in self.heads(size, rank, "qkv_proj"))
         for rank, share in enumerate(self.shares[size]):
             picture.text(rank * RANK + 2, 14, f"rank {rank}", bold=True)

@@ -62,6 +62,9 @@ def mistakes_of_shard(tensor, dim, rank, size):
             tensor, dim, rank * length, tensor.shape[dim] - rank * length
         ),
     }
+    if rank * size + length <= tensor.shape[dim]:
+        text = "The part begins at rank times the number of parts; it is rank times the length of a part."
+        found[text] = range_of(tensor, dim, rank * size, length)
     if rank:
         found = {"Every rank gets the first part: the rank is not used.": part_of(tensor, dim, 0, size)} | found
     for other in range(tensor.ndim):
@@ -83,7 +86,8 @@ def check_shard(engine, check, tensor, dim, size, ranks=None):
         got = engine.get("layers.linear:shard")(tensor, dim, rank, size)
         mistakes = mistakes_of_shard(tensor, dim, rank, size)
         check_tensor(check, f"part {rank}", got, part_of(before, dim, rank, size), axes, mistakes)
-    check.true("the tensor stays as it is", torch.equal(tensor, before), "The tensor was changed.")
+        if not check.true("the tensor stays as it is", torch.equal(tensor, before), "The tensor was changed."):
+            return
 
 
 @case("ch09.shard")
@@ -223,8 +227,13 @@ class Layer:
             return [rank % step + step * i for i in range(self.own[kind] * self.head_dim)]
 
         known = {
-            "Every rank has got the heads of rank 0: the rank is not used.": with_heads(
+            f"Rank {rank} has got the heads of rank 0. Is the rank used, and divided by the right number?": with_heads(
                 lambda kind, rank: range(self.own[kind])
+            ),
+            f"Rank {rank} has the wrong KV head. One with several owners is held by neighbors.": with_heads(
+                lambda kind, rank: (
+                    self.heads_of(kind, rank) if self.size <= self.heads[kind] else [rank % self.heads[kind]]
+                )
             ),
             "The heads were dealt out like cards. A rank has a range of them: neighbors, which share their KV heads.": (
                 with_heads(dealt)
@@ -232,11 +241,6 @@ class Layer:
             "Single rows were dealt out, and heads torn apart: a head is head_dim rows that stay together.": {
                 "rows_of": dealt_rows
             },
-            "A KV head that is held by several ranks is held by neighbors; here the ranks take turns.": with_heads(
-                lambda kind, rank: (
-                    self.heads_of(kind, rank) if self.size <= self.heads[kind] else [rank % self.heads[kind]]
-                )
-            ),
             "Each part was taken from the end: rank 0 has the first heads.": with_heads(
                 lambda kind, rank: self.heads_of(kind, self.size - 1 - rank)
             ),
@@ -246,17 +250,20 @@ class Layer:
             "The part begins with head number `rank`, not with rank times the number of heads that a rank has.": (
                 with_heads(lambda kind, rank: [rank + i for i in range(self.own[kind])])
             ),
-            "The place of the rows in the parameter is not that of this projection: all begin at row 0.": {
-                "start_of": lambda kind: 0
-            },
-            "The values lie where the keys should, and the keys where the values should.": with_order("qvk"),
-            "The keys lie first. In the parameter it is queries, keys, values.": with_order("kqv"),
-            "The values lie first. In the parameter it is queries, keys, values.": with_order("vkq"),
-            "The keys lie first. In the parameter it is queries, keys, values; and they are followed by the values.": (
-                with_order("kvq")
-            ),
             "The rows of the other projections were set to 0; they stay as they are.": {"rest": 0.0},
         }
+        orders = ["qvk", "kqv", "vkq", "kvq", "vqk"]
+        if len(kinds) == 1:
+            wrong = f"The rows of {kinds[0]} are right, but they begin at row %d; self.shards says where they belong."
+            starts = {0} | {self.head_dim * sum(self.own[k] for k in o[: o.index(kinds[0])]) for o in orders}
+            known |= {wrong % start: {"start_of": lambda _, start=start: start} for start in sorted(starts)}
+        else:
+            known["All projections begin at row 0 of the parameter; each has its own place."] = {
+                "start_of": lambda _: 0
+            }
+            for order in orders:
+                text = f"In the parameter it is queries, keys, values; here the order is {', '.join(order)}."
+                known[text] = with_order(order)
         if "q" in kinds and self.size > self.heads["k"]:
             replicas = self.size // self.heads["k"]
             known["Several ranks have the same query heads. Only KV heads are held by several ranks."] = with_heads(
@@ -272,6 +279,8 @@ class Layer:
             if not any(torch.equal(wrong, seen) for seen in (right, *found.values())):
                 found[text] = wrong
         if len(kinds) == 1:
+            more = self.param(rank, kinds, is_bias).float()
+            found["The heads were added to what was there; they replace it."] = torch.where(more == -1, more, more - 1)
             nothing = self.param(rank, "", is_bias)
             found["Nothing has arrived in the parameter: what is copied has to go into it, not into a copy."] = nothing
         return found
@@ -415,8 +424,8 @@ ERRORS_OF_FORWARD = {
     "to call the same collectives, whatever its number.",
     "AttributeError": "An attribute was asked for that is not there: a bias may be None, and self.group has rank, size "
     "and all_reduce.",
-    "RuntimeError": "Shapes do not fit: this rank's input has the columns of this rank's weight, and the result has "
-    "output_size features.",
+    "RuntimeError": "Refused by torch: shapes that do not fit (x has the columns of this rank's weight, and the "
+    "result output_size features), or a tensor was asked whether it is true, in place of whether it is None.",
     "TypeError": "Something was given another kind of value than it takes; a bias may be None.",
     "ValueError": "torch's own collectives were called, where there is no process group: self.group.all_reduce knows "
     "what to do.",
@@ -504,7 +513,7 @@ def mistakes_of_forward(parts, bias, rank, expected):
         known["The parts came side by side; they have to be added up."] = torch.cat(parts, -1)
     if bias is not None:
         add = bias.double()
-        known["The bias is missing."] = total
+        known[f"The bias is missing on rank {rank}."] = total
         if size > 1:
             known[f"The bias was added {size} times, once by each rank."] = total + size * add
             known["This is this rank's part alone, with the bias; the parts have to be added up."] = parts[rank] + add
@@ -515,10 +524,11 @@ def mistakes_of_forward(parts, bias, rank, expected):
             known["The bias was added once too often: before the sum and after it."] = total + (size + 1) * add
             known["The bias was divided by the number of ranks, and then added only once."] = total + add / size
             known["The bias was multiplied by the number of ranks."] = total + size * size * add
-            known["The sum was divided by the number of ranks: parts of a sum are added, not averaged. "] = (
-                total / size + add
-            )
+            known[
+                "The sum was divided by the number of ranks, and the bias added to that: parts are added, not averaged."
+            ] = total / size + add
         known["The bias was added twice."] = total + 2 * add
+        known["The sum was multiplied by the number of ranks, and the bias added to that."] = total * size + add
     found = {}
     for text, wrong in known.items():
         if not any(wrong.shape == seen.shape and torch.allclose(wrong, seen) for seen in (expected, *found.values())):
@@ -527,9 +537,9 @@ def mistakes_of_forward(parts, bias, rank, expected):
 
 
 @case("ch09.forward")
-def three_ranks(engine, check):
-    """Three ranks and a bias: 2 tokens, 6 features, of which each rank has two, and 4 come out."""
-    forward(engine, check, 3, (2, 6), 4)
+def four_ranks(engine, check):
+    """Four ranks and a bias: 2 tokens, 8 features, of which each rank has two, and 5 come out."""
+    forward(engine, check, 4, (2, 8), 5)
 
 
 @case("ch09.forward")
@@ -547,8 +557,8 @@ def alone(engine, check):
 
 @case("ch09.forward")
 def one_token(engine, check):
-    """Four ranks and a bias, and a single token; as many features go in as come out."""
-    forward(engine, check, 4, (1, 8), 8)
+    """Five ranks and a bias, and a single token; as many features go in as come out."""
+    forward(engine, check, 5, (1, 10), 10)
 
 
 @case("ch09.forward")
