@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 2af6b921ed3c
+# derived: 7ce42ff0fb4f
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 import torch
+from torch import Tensor
 from exercises.kit.checkpoint_work import DTYPES, StackedCheckpoint
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

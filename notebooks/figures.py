@@ -1067,6 +1067,91 @@ def graph_sizes(counts: dict[int, int], chosen: dict[str, list[int]], padding: d
     plt.show()
 
 
+# Chapter 10.
+
+
+def scores_and_weights(texts: list[str], scores: list[float], weights: list[float]) -> None:
+    """Two rows of bars over the same tokens: the scores of one query, and what the softmax makes of them."""
+    _, axes = plt.subplots(2, 1, figsize=(8, 3.6), sharex=True)
+    for axis, values, name, color, form in zip(
+        axes, (scores, weights), ("score", "weight"), (GRAY, BLUE), ("{:.1f}", "{:.2f}"), strict=True
+    ):
+        bars = axis.bar(range(len(values)), values, color=color)
+        axis.bar_label(bars, [form.format(value) for value in values], padding=2, fontsize=8, color=TEXT)
+        axis.set(ylabel=name, yticks=[])
+        axis.spines.left.set_visible(False)
+    axes[1].set_xticks(range(len(texts)), [text.strip() or repr(text) for text in texts], fontsize=9)
+    plt.show()
+
+
+def who_sees_whom(cases: dict[str, tuple[int, int]]) -> None:
+    """Masks: a row a query, a column a key; what is filled is seen.
+
+    Args:
+        cases: by title, how many queries and keys there are.
+    """
+    widths = [keys for _, keys in cases.values()]
+    _, axes = plt.subplots(1, len(cases), figsize=(8, 2.4), width_ratios=widths)
+    for axis, (title, (num_queries, num_keys)) in zip(axes, cases.items(), strict=True):
+        for i in range(num_queries):
+            for j in range(num_keys):
+                is_seen = j <= i + num_keys - num_queries
+                square = plt.Rectangle(
+                    (j, i), 1, 1, facecolor=BLUE if is_seen else "none", edgecolor=TEXT, linewidth=0.6
+                )
+                axis.add_patch(square)
+        rows = [str(i + num_keys - num_queries) for i in range(num_queries)]
+        axis.set_yticks([i + 0.5 for i in range(num_queries)], rows, fontsize=8)
+        axis.set_xticks([j + 0.5 for j in range(num_keys)], map(str, range(num_keys)), fontsize=8)
+        axis.set(title=title, xlim=(0, num_keys), ylim=(num_queries, 0), aspect="equal")
+        axis.tick_params(length=0)
+    axes[0].set(ylabel="query of token", xlabel="key of token")
+    plt.show()
+
+
+def attention_maps(maps: dict[str, Any], texts: list[str]) -> None:
+    """Weights as squares: a row a query, a column a key; the darker, the more.
+
+    Args:
+        maps: by title, a tensor [num_tokens, num_tokens].
+        texts: of the tokens.
+    """
+    _, axes = plt.subplots(1, len(maps), figsize=(9.5, 3.3), sharey=True)
+    names = [text.strip() or repr(text) for text in texts]
+    for axis, (title, weights) in zip(axes, maps.items(), strict=True):
+        squares, colors = [], []
+        for i, row in enumerate(weights.tolist()):
+            for j, weight in enumerate(row[: i + 1]):
+                squares.append(plt.Rectangle((j, i), 1, 1))
+                colors.append((0.0, 0.45, 0.70, max(0.04, min(1.0, weight))))
+        axis.add_collection(PatchCollection(squares, facecolor=colors, edgecolor=FAINT, linewidth=0.3))
+        axis.set(title=title, xlim=(0, len(names)), ylim=(len(names), 0), aspect="equal")
+        axis.set_xticks([j + 0.5 for j in range(len(names))], names, rotation=90, fontsize=7)
+        axis.set_yticks([i + 0.5 for i in range(len(names))], names, fontsize=7)
+        axis.tick_params(length=0)
+    plt.show()
+
+
+def shares_of_heads(by_group: list[tuple[str, str]]) -> None:
+    """Query heads on the left, the KV head that each looks at on the right.
+
+    Args:
+        by_group: pairs of names.
+    """
+    _, axis = plt.subplots(figsize=(8, 1.9))
+    queries, kv = list(dict.fromkeys(q for q, _ in by_group)), list(dict.fromkeys(k for _, k in by_group))
+    colors = dict(zip(kv, (BLUE, ORANGE, GREEN, PINK), strict=False))
+    xs = {name: 1.6 * n for n, name in enumerate(queries)}
+    centers = {name: sum(xs[q] for q, k in by_group if k == name) / sum(k == name for _, k in by_group) for name in kv}
+    for q, k in by_group:
+        axis.plot([xs[q] + 0.65, centers[k] + 0.65], [1.2, 0.6], color=colors[k])
+        _box(axis, xs[q], 1.2, 1.3, 0.5, q, colors[k])
+    for k in kv:
+        _box(axis, centers[k], 0.1, 1.3, 0.5, k, colors[k])
+    axis.set(xlim=(-0.1, max(xs.values()) + 1.5), ylim=(0, 1.8))
+    axis.axis("off")
+
+
 # Chapter 11.
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 import torch
+from torch import Tensor
 
 
 # --- ch01.naive_loop

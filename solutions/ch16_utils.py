@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import BinaryIO
 import torch
+from torch import Tensor
 from exercises.kit.checkpoint_work import DTYPES, StackedCheckpoint
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path

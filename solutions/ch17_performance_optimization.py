@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from nanovllm.layers.attention import Attention
 from nanovllm.utils.swap import swap
 from exercises.kit.labs import Kernels

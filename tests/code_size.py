@@ -17,6 +17,7 @@ CHAPTER_WIDGETS = (
     "race",
     "data_flow",
     "slot_mapping",
+    "paged_gather",
     "graph_speedup",
     "weight_map",
     "roofline",

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from exercises.kit.budget_work import simulate
 from exercises.kit.checkpoint_work import DTYPES, StackedCheckpoint
@@ -24,6 +25,8 @@ from exercises.kit.roofline_work import Device, Model
 from nanovllm.layers.attention import Attention
 from nanovllm.utils.memory import num_blocks_that_fit
 from nanovllm.utils.swap import swap
+
+tl: Any = None  # triton.language, as soon as a kernel is launched
 
 # Chapter 01.
 
@@ -487,6 +490,103 @@ def choose_cuts(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[
                     least = held
                     plans.append(plan)
     return min(plans, key=lambda plan: numbers_sent(linears, plan, num_ranks))
+
+
+# Chapter 10.
+
+
+def merge_tile(
+    scores: Tensor, values: Tensor, maximum: Tensor, total: Tensor, output: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Take one more tile of keys into a softmax that has seen others before.
+
+    Of all keys so far, each query knows `maximum`, the largest score; `total`, the sum of
+    exp(score - maximum); and `output`, the sum of exp(score - maximum) * value, not divided yet.
+    Before the first tile these are -inf, 0 and 0, and so they stay for a query that may see none of
+    the keys. Nothing is ever nan, however large or small the scores are.
+
+    Args:
+        scores: [num_queries, tile_size] of the new keys; -inf where a query may not see a key.
+        values: [tile_size, head_dim].
+        maximum, total: [num_queries].
+        output: [num_queries, head_dim].
+
+    Returns:
+        the three for all keys so far, the new ones included, as new tensors.
+    """
+    new_maximum = torch.maximum(maximum, scores.amax(1))
+    shift = new_maximum.masked_fill(new_maximum == -math.inf, 0.0)  # -inf - -inf would be nan
+    weights, decay = torch.exp(scores - shift[:, None]), torch.exp(maximum - shift)
+    return new_maximum, total * decay + weights.sum(1), output * decay[:, None] + weights @ values
+
+
+def decode_kernel(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, table_ptr, o_ptr, num_tokens, scale, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE
+):
+    """A kernel: one query of one sequence attends to all its keys, which lie in the paged cache.
+
+    A program for each query head, `tl.program_id(0)`, writes the output of that head. What comes is
+    pointers to contiguous tensors, float32 but for the table:
+
+    - q, and o for the output: [num_heads, HEAD_DIM];
+    - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM];
+    - table: int32, an entry for each block of the sequence: token i lies in the block
+      table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.
+
+    Behind the last token lie numbers of others, and beside the tensors nothing may be read.
+
+    Args:
+        num_tokens: of the sequence, at least 1.
+        scale: factor of the scores.
+        GROUP: query heads that share a KV head: query head h looks at KV head h // GROUP.
+        KV_HEADS, HEAD_DIM, BLOCK_SIZE: as above; names in capitals are `tl.constexpr`, and the
+            last two are powers of two.
+    """
+    head, features, places = tl.program_id(0), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
+    q = tl.load(q_ptr + head * HEAD_DIM + features) * scale
+    maximum, total, output = float("-inf"), 0.0, tl.zeros([HEAD_DIM], tl.float32)
+    for i in range(0, tl.cdiv(num_tokens, BLOCK_SIZE)):
+        is_token = i * BLOCK_SIZE + places < num_tokens
+        rows = (tl.load(table_ptr + i) * BLOCK_SIZE + places) * KV_HEADS + head // GROUP
+        offsets = rows[:, None] * HEAD_DIM + features[None, :]
+        k = tl.load(k_ptr + offsets, mask=is_token[:, None], other=0.0)
+        v = tl.load(v_ptr + offsets, mask=is_token[:, None], other=0.0)
+        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1), float("-inf"))
+        new_maximum = tl.maximum(maximum, tl.max(scores, axis=0))
+        weights, decay = tl.exp(scores - new_maximum), tl.exp(maximum - new_maximum)
+        total, maximum = total * decay + tl.sum(weights, axis=0), new_maximum
+        output = output * decay + tl.sum(weights[:, None] * v, axis=0)
+    tl.store(o_ptr + head * HEAD_DIM + features, output / total)
+
+
+def choose_blocks(
+    query: Tensor, smallest: Tensor, largest: Tensor, mean: Tensor, scale: float, budget: int
+) -> list[int]:
+    """Which blocks of the KV cache a decode step reads, if it may not read all.
+
+    The goal: with a quarter of the blocks, as little attention as possible shall be lost: the share
+    that falls on blocks that are not read. In `exercises.kit.attention_work`, on queries and keys
+    of the bundled model, the newest blocks lose 11.9 %, the first one and the newest 12.3 %, and
+    whoever knows all scores 8.3 %. At most 10.5 % are asked for; and on another text less than the
+    newest lose.
+
+    It is called for each KV head of each layer, and keeps nothing in between.
+
+    Args:
+        query: [group, head_dim], of the query heads that share this KV head.
+        smallest, largest, mean: [num_blocks, head_dim], over the keys of each block, feature by
+            feature. The block of the newest token is the last, and may hold fewer tokens.
+        scale: factor of the scores.
+        budget: the most blocks that may be read, at least 1; there may be fewer.
+
+    Returns:
+        their numbers, from 0 to num_blocks - 1, in any order, each of them once.
+    """
+    # A block's share is about exp(score of its mean key), and more where its scores differ widely.
+    scores = scale * query @ mean.T
+    variance = (scale * query) ** 2 @ ((largest - smallest) / 4).T ** 2
+    shares = (scores + variance / 2).softmax(-1).sum(0)
+    return shares.topk(min(budget, len(shares))).indices.tolist()
 
 
 # Chapter 11.

@@ -73,11 +73,12 @@ class Attention(nn.Module):
 def store_kvcache(
     key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor
 ) -> None:
-    """Write keys and values into their slots of the paged cache.
+    """Write keys and values into their slots of the paged cache, and nowhere else.
 
     Args:
         key, value: [num_tokens, num_kv_heads, head_dim].
-        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous; changed in
+            place.
         slot_mapping: [num_tokens] int64, block id * block_size + offset.
     """
     k_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
@@ -103,7 +104,12 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
     Args:
         q: [num_queries, num_heads, head_dim], the queries of the last `num_queries` tokens.
-        k, v: [num_tokens, num_kv_heads, head_dim], with num_tokens >= num_queries.
+        k, v: [num_tokens, num_kv_heads, head_dim], with num_tokens >= num_queries. Query head h
+            looks at KV head h // (num_heads // num_kv_heads).
+        scale: factor of the scores.
+
+    Returns:
+        [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm.
     """
     num_queries, num_tokens, num_kv_heads = len(q), len(k), k.shape[1]
     if num_queries == 1:  # the heads of a group share their keys: they are rows of one product

@@ -16,6 +16,7 @@ _LAZY = {
     "DataFlow": "data_flow",
     "GraphSpeedup": "graph_speedup",
     "MemoryBudget": "memory",
+    "PagedGather": "paged_gather",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
     "Race": "race",

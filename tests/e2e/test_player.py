@@ -5,13 +5,14 @@ import re
 
 import pytest
 
-from exercises.kit import speed_work
+from exercises.kit import attention_work, speed_work
 from nanovllm.viz import (
     BlockSizeExplorer,
     BlockTable,
     DataFlow,
     GraphSpeedup,
     MemoryBudget,
+    PagedGather,
     PrefixExplorer,
     PrefixSimulation,
     Roofline,
@@ -406,6 +407,7 @@ def everything():
         "memory": MemoryBudget(),
         "sequence": SequenceView(story, "C"),
         "slots": SlotMapping(story),
+        "pages": PagedGather(**attention_work.walked()),
         "graphs": GraphSpeedup(),
         "weights": WeightMap(tensor_parallel_size=2),
         "ranks": TensorParallelView(),

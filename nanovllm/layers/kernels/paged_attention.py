@@ -28,7 +28,9 @@ LOG2_E = math.log2(math.e)
 
 
 @triton.jit
-def cache_rows(block_table_ptr, positions, num_tokens, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def cache_rows(  # type: ignore[no-untyped-def]
+    block_table_ptr, positions, num_tokens, BLOCK_SIZE: tl.constexpr
+):
     """Rows of the flat cache [num_blocks * block_size, ...] that hold the tokens at `positions`."""
     block_ids = tl.load(
         block_table_ptr + positions // BLOCK_SIZE, mask=positions < num_tokens, other=0
@@ -37,7 +39,9 @@ def cache_rows(block_table_ptr, positions, num_tokens, BLOCK_SIZE: tl.constexpr)
 
 
 @triton.jit
-def online_softmax_step(scores, values, maximum, total, output, DOT_DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+def online_softmax_step(  # type: ignore[no-untyped-def]
+    scores, values, maximum, total, output, DOT_DTYPE: tl.constexpr
+):
     """Take one more tile of keys into the running result.
 
     scores [rows, tile] (base-2 logits, -inf where masked), values [tile, head_dim]; maximum and

@@ -1,0 +1,24 @@
+# ruff: noqa
+DIAGNOSIS = """
+The scores are the weights: the softmax is missing.
+"""
+
+
+# --- first
+def causal_attention(q, k, v, scale):
+    n, m, group = len(q), len(k), q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    mask = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+    scores = scores.masked_fill(~mask, 0.0)
+    return torch.einsum("hqk,khd->qhd", scores, v)
+
+
+# --- second
+def causal_attention(q, k, v, scale):
+    n, m, group = len(q), len(k), q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    mask = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+    scores = scores * mask
+    return torch.einsum("hqk,khd->qhd", scores, v)

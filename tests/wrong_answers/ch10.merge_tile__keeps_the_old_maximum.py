@@ -1,0 +1,26 @@
+# ruff: noqa
+DIAGNOSIS = """
+The old maximum came back: the next tile would be scaled by a maximum that is not true any more.
+"""
+
+
+# --- first
+def merge_tile(scores, values, maximum, total, output):
+    new = torch.maximum(maximum, scores.amax(1))
+    shift = new.masked_fill(new == -math.inf, 0.0)
+    weights = torch.exp(scores - shift[:, None])
+    decay = torch.exp(maximum - shift)
+    return maximum, total * decay + weights.sum(1), output * decay[:, None] + weights @ values
+
+
+# --- second
+def merge_tile(scores, values, maximum, total, output):
+    top = scores.max(dim=1, keepdim=True).values
+    old = maximum.unsqueeze(1)
+    new = torch.where(old > top, old, top)
+    safe = torch.where(torch.isinf(new), torch.zeros_like(new), new)
+    weights = (scores - safe).exp()
+    decay = (old - safe).exp()
+    total = total.unsqueeze(1) * decay + weights.sum(dim=1, keepdim=True)
+    output = output * decay + torch.matmul(weights, values)
+    return maximum, total.squeeze(1), output
