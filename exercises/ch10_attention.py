@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 1146cbee29a1
+# derived: 3f1671491821
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -77,14 +77,14 @@ def merge_tile(
 
 # --- ch10.decode_kernel
 def decode_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, table_ptr, out_ptr, num_tokens, scale, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE
+    q_ptr, k_ptr, v_ptr, table_ptr, o_ptr, num_tokens, scale, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE
 ):
     """A kernel: one query of one sequence attends to all its keys, which lie in the paged cache.
 
     A program for each query head, `tl.program_id(0)`, writes the output of that head. What comes is
     pointers to contiguous tensors, float32 but for the table:
 
-    - q and out: [num_heads, HEAD_DIM];
+    - q, and o for the output: [num_heads, HEAD_DIM];
     - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM];
     - table: int32, an entry for each block of the sequence: token i lies in the block
       table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.

@@ -106,14 +106,14 @@ def merge_tile(
 # left to matrix units (tl.dot), exponentials to base 2. What it may not do is read anything twice: the time of a decode step is
 # the bytes of the cache.
 def decode_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, table_ptr, out_ptr, num_tokens, scale, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE
+    q_ptr, k_ptr, v_ptr, table_ptr, o_ptr, num_tokens, scale, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE
 ):
     """A kernel: one query of one sequence attends to all its keys, which lie in the paged cache.
 
     A program for each query head, `tl.program_id(0)`, writes the output of that head. What comes is
     pointers to contiguous tensors, float32 but for the table:
 
-    - q and out: [num_heads, HEAD_DIM];
+    - q, and o for the output: [num_heads, HEAD_DIM];
     - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM];
     - table: int32, an entry for each block of the sequence: token i lies in the block
       table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.
@@ -141,15 +141,15 @@ def decode_kernel(  # type: ignore[no-untyped-def]
         weights, decay = tl.exp(scores - new_maximum), tl.exp(maximum - new_maximum)
         total, maximum = total * decay + tl.sum(weights, axis=0), new_maximum
         output = output * decay + tl.sum(weights[:, None] * v, axis=0)
-    tl.store(out_ptr + head * HEAD_DIM + features, output / total)
+    tl.store(o_ptr + head * HEAD_DIM + features, output / total)
 
 
 # --- ch10.choose_blocks
 # Attention to the mean key, made shares and added over the heads of a group, loses 9.5 %. Ours adds half of a guessed variance,
 # because the mean of exp(score) is more than exp of the mean score, and loses 9.4; whoever knows all scores loses 8.3. The largest
-# score that is possible in a block (Quest, 2024) is a bound, and as a guess it is worse here than the newest blocks: 14.0. Papers
-# report the opposite with blocks of 16 and large models, and models with an attention sink need their first block: so such a
-# choice has to be measured on the model that is served. The summaries have to be read, too: three rows for every eight keys and
+# score that is possible in a block (Quest, 2024) is a bound, and as a guess it is worse here than the newest blocks: 14.0. The
+# paper uses it with large models, and models with an attention sink need their first block: so such a choice has to be measured on
+# the model that is served. The summaries have to be read, too: three rows for every eight keys and
 # eight values.
 def choose_blocks(
     query: Tensor, smallest: Tensor, largest: Tensor, mean: Tensor, scale: float, budget: int
