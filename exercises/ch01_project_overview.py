@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: e81c667a020d
+# derived: 452a8a0e546c
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 import torch
+from torch import Tensor
 
 
 # --- ch01.naive_loop

@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 88cf98474b7e
+# derived: 2f3de56f173d
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from nanovllm.layers.rotary_embedding import apply_rotary_emb, rope_table, RotaryEmbedding, get_rope
+from torch import Tensor
 
 
 # --- ch11.apply_rotary_emb

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from nanovllm.layers.rotary_embedding import apply_rotary_emb, rope_table, RotaryEmbedding, get_rope
 import math
+from torch import Tensor
 
 
 # --- ch11.apply_rotary_emb
