@@ -211,15 +211,15 @@ is_held.wait()
 print("parent: threads of Python", threading.active_count(), flush=True)
 child = os.fork()
 if not child:
-    signal.alarm(6)
+    signal.alarm(5)
     print("child:  threads of Python", threading.active_count(), flush=True)
-    print("child:  gets the lock within 3 s:", lock.acquire(timeout=3), flush=True)
+    print("child:  gets the lock within 2 s:", lock.acquire(timeout=2), flush=True)
     numbers.exp().sum()
     print("child:  has computed", flush=True)
     os._exit(0)
 code = os.waitpid(child, 0)[1]
-print("parent: gets the lock within 3 s:", lock.acquire(timeout=3))
-print("parent: the child", f"was ended by {signal.Signals(code).name}, after 6 s" if code else "has ended by itself")
+print("parent: gets the lock within 2 s:", lock.acquire(timeout=2))
+print("parent: the child", f"was ended by {signal.Signals(code).name}, after 5 s" if code else "has ended by itself")
 """
 
 

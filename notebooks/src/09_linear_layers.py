@@ -27,6 +27,7 @@ mine()
 import figures
 import torch
 
+import nanovllm
 from exercises.kit import parallel_work
 from nanovllm import LLM, SamplingParams
 from nanovllm.viz import TensorParallelView
@@ -217,7 +218,7 @@ choices = ["the right text", "a text that reads well, and is another one", "stut
 predict("cards", "What do two ranks write whose heads were dealt out like cards?", choices=choices)
 
 # %%
-right, cards = write(without("ch09.shard"), 1), write(without("ch09.weight_loader"), 2)
+right, cards = write(nanovllm, 1), write(without("ch09.weight_loader"), 2)
 print("one rank: ", STORY + right)
 print("two ranks:", STORY + cards)
 words = cards.split()
@@ -424,7 +425,7 @@ predict("fork", "What about the child?", choices=choices)
 # %%
 told = parallel_work.forked()
 print(told)
-gets_lock, computes = "child:  gets the lock within 3 s: True" in told, "child:  has computed" in told
+gets_lock, computes = "child:  gets the lock within 2 s: True" in told, "child:  has computed" in told
 reveal("fork", choices[0 if gets_lock and computes else 1 if gets_lock else 2 if computes else 3])
 
 # %% [markdown]

@@ -95,5 +95,5 @@ def test_the_recorded_speeds_say_where_they_are_from():
 @pytest.mark.skipif(sys.platform != "linux", reason="what is left of threads after a fork is the system's affair")
 def test_a_forked_child_has_no_threads_and_no_key():
     told = parallel_work.forked()
-    assert "child:  threads of Python 1" in told and "child:  gets the lock within 3 s: False" in told
-    assert "parent: gets the lock within 3 s: True" in told
+    assert "child:  threads of Python 1" in told and "child:  gets the lock within 2 s: False" in told
+    assert "parent: gets the lock within 2 s: True" in told
