@@ -169,8 +169,8 @@ view
 # %% [markdown]
 # {{source nanovllm/layers/linear.py:ColumnParallelLinear}}
 #
-# Every rank reads the same checkpoint, and takes what is its own: each parameter has a `weight_loader` that is given
-# the *full* tensor. All of them need the same small function first.
+# Every rank reads the same checkpoint: each parameter has a `weight_loader` that is given the *full* tensor, and takes
+# what is its own. All of them need the same small function.
 #
 # ### What happens without it
 #
@@ -380,8 +380,8 @@ reveal("time", SLOWER[(ratio > 0.9) + (ratio > 1.1)])
 figures.bars(times, "milliseconds for a token, measured just now", "{:.1f}")
 
 # %% [markdown]
-# Eight million parameters are read in a moment, and then there are 18 meetings, each a message through the operating
-# system and back. On a busy machine, a rank also waits until the other one gets its turn.
+# Eight million parameters are read in a moment; 18 meetings are messages through the operating system. On a busy
+# machine, a rank also waits until the other one gets its turn.
 #
 # Sums in another order *are* rounded otherwise; here, and nearly always, the best token is far enough ahead.
 #
@@ -459,9 +459,9 @@ staircase("09")
 # Column and row in turn is right for a plain transformer. Other models have narrow matrices between wide ones, or a
 # norm where Megatron has none. And memory is there to be used: a small matrix may be held by everybody.
 #
-# Here are three chains, and room for a few weights more than each rank's share. For a vector of n numbers, an
-# all-gather has each of R ranks send n (R - 1) / R, an all-reduce twice as many. The exercise is open: whatever fits
-# and sends at most 1,300 numbers a token counts; below 1,100 is a good one.
+# Here are three chains, and room for a few weights more than each rank's share. For n numbers, an all-gather has each
+# of R ranks send n (R - 1) / R, an all-reduce twice as many. The exercise is open: whatever fits and sends at most
+# 1,300 numbers a token counts; below 1,100 is a good one.
 
 # %%
 plain_plans = {"row everywhere": parallel_work.row_everywhere, "in turn": parallel_work.in_turn}
@@ -496,7 +496,6 @@ figures.plans_of_a_chain(task.linears, plans, task.num_ranks)
 #   apart, and why not by nothing?
 # * Draw `TensorParallelView(sizes=[3])`. What does the engine say, and which number is to blame?
 # * In "Two real ranks", give the engine eight prompts at once. What becomes of the time for a token?
-# * Let `forward` make the all-reduce twice, and halve the result. What does the check say, and what would a GPU?
 # * Give the chain "narrow" half as much room to spare. Which matrix is the first that is no longer replicated?
 
 # %% [markdown]
@@ -530,8 +529,7 @@ figures.plans_of_a_chain(task.linears, plans, task.num_ranks)
 # ## Read further
 #
 # * The trick, and this chapter's first picture: Shoeybi et al., *Megatron-LM*, 2019, section 3.
-# * An all-gather where a norm follows: Korthikanti et al., *Reducing Activation Recomputation in Large Transformer
-#   Models*, 2022, section 4.2.2 (sequence parallelism).
+# * Sequence parallelism: Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022.
 # * Which cuts for which model and which chips: Pope et al., *Efficiently Scaling Transformer Inference*, 2022,
 #   section 3.
 # * vLLM: `vllm/model_executor/layers/linear.py` (`QKVParallelLinear.weight_loader`) and
