@@ -228,7 +228,7 @@ def forked() -> str:
     if sys.platform == "win32":
         return "this system cannot fork"
     told = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
-    return told.stdout
+    return told.stdout or told.stderr[-500:]
 
 
 # The chain of the open exercise.
