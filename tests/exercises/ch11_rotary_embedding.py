@@ -55,6 +55,30 @@ def opposite(i, half):
     return i + half, i
 
 
+def by_feature(x, angles, partner, angle_of):
+    """x * cos + other * sin, as it is written with cosines and sines for all features.
+
+    Args:
+        partner: (f, half) -> the other feature of f, and the sign that it gets.
+        angle_of: (f, half) -> the pair whose angle f gets.
+    """
+    result, half = x.double().clone(), x.shape[-1] // 2
+    for t, token in enumerate(x.double().tolist()):
+        for h, features in enumerate(token):
+            for f in range(2 * half):
+                (other, sign), angle = partner(f, half), angles[t][angle_of(f, half)]
+                result[t, h, f] = features[f] * math.cos(angle) + sign * features[other] * math.sin(angle)
+    return result
+
+
+def across(f, half):
+    return (f + half, -1) if f < half else (f - half, 1)
+
+
+def beside(f, half):
+    return (f + 1, -1) if f % 2 == 0 else (f - 1, 1)
+
+
 # What known mistakes do with a pair.
 TURNS = {
     "It is turned clockwise, by the opposite angle: the minus belongs to first * cos - second * sin.":
@@ -69,6 +93,10 @@ TURNS = {
         lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s),
     "The first feature was computed from the new second one. Both need the old pair, so keep it until both are there.":
         lambda a, b, c, s: (a * c - (b * c + a * s) * s, b * c + a * s),
+    "The second feature of each pair has the opposite sign: it is second * cos + first * sin.":
+        lambda a, b, c, s: (a * c - b * s, -b * c - a * s),
+    "The first feature of each pair has the opposite sign: it is first * cos - second * sin.":
+        lambda a, b, c, s: (b * s - a * c, b * c + a * s),
     "Only the first half is rotated; the second is as it was.": lambda a, b, c, s: (a * c - b * s, b),
     "Only the second half is rotated; the first is as it was.": lambda a, b, c, s: (a, b * c + a * s),
     "Every feature is multiplied by its cosine, and the sines are missing: that turns nothing.":
@@ -106,7 +134,17 @@ def known_mistakes(x, angles):
     if len(angles) > 1:
         found["Every token is rotated by the angles of token 0."] = rotated(x, [angles[0]] * len(angles))
         found["Every token is rotated by the angles of the last one."] = rotated(x, [angles[-1]] * len(angles))
+    if x.shape[1] > 1:
+        only = x.double().clone()
+        only[:, 0] = rotated(x, angles)[:, 0]
+        found["Only the first head is rotated; all heads of a token turn alike."] = only
     if len(angles[0]) > 1:
+        found[
+            "Each cosine and sine was repeated beside itself, as for neighbors; here both halves get the same ones."
+        ] = by_feature(x, angles, across, lambda f, half: f // 2)
+        found["The features were paired with their neighbors, and got the cosines and sines of pairs in halves."] = (
+            by_feature(x, angles, beside, lambda f, half: f % half)
+        )
         found["Every pair is rotated by the angle of pair 0."] = rotated(x, [[a[0]] * len(a) for a in angles])
         found["The angles belong to the pairs in the opposite order."] = rotated(x, [a[::-1] for a in angles])
     return {text: tensor.float() for text, tensor in found.items()}
@@ -139,10 +177,10 @@ def ask_rotation(engine, check, x, angles, text, tolerance=1e-4, dtype=None):
 
 @case("ch11.apply_rotary_emb")
 def one_pair(engine, check):
-    """One token, one head, one pair: the arrow to (3, 1), turned by 90 degrees, and by half a radian."""
+    """One token, one head, one pair: the arrow to (3, 1), turned by half a radian, by 90 degrees, and not at all."""
     x = torch.tensor([[[3.0, 1.0]]])
-    ask_rotation(engine, check, x, [[math.pi / 2]], "by 90 degrees, to (-1, 3)")
     ask_rotation(engine, check, x, [[0.5]], "by 0.5")
+    ask_rotation(engine, check, x, [[math.pi / 2]], "by 90 degrees, to (-1, 3)")
     ask_rotation(engine, check, x, [[0.0]], "by 0, which changes nothing")
 
 
@@ -263,6 +301,7 @@ def table_mistakes(d, n, base):
             lambda i: base ** (-4 * i / d),
         "The exponent counts from 2 on, so pair 0 is turned like pair 1: its exponent is 0, and its speed 1.":
             lambda i: base ** (-2 * (i + 1) / d),
+        "The exponent is not divided by head_dim.": lambda i: base ** (-2 * i),
         "The minus in the exponent is missing: pairs turn faster and faster.": lambda i: base ** (2 * i / d),
         "base is missing: e was taken in its place.": lambda i: math.exp(-2 * i / d),
         "base is multiplied by the exponent; it has to be raised to it.": lambda i: 1 / (base * 2 * i / d or math.inf),
@@ -295,27 +334,21 @@ def table_mistakes(d, n, base):
             lambda cos, sin: mixed(sin, cos),
         "The cosines are there twice, and the sines are missing.": lambda cos, sin: cos + cos,
         "The sines are there twice, and the cosines are missing.": lambda cos, sin: sin + sin,
-        "Only the cosines came back.": lambda cos, sin: cos,
-        "Only the sines came back.": lambda cos, sin: sin,
-        "Each cosine is there twice, and each sine: the table has one column a pair for each of them.":
+        "Half of the columns are missing: the cosines of all pairs come first, then all sines.": lambda cos, sin: cos,
+        "There are too many columns: each pair has one cosine and one sine, which makes head_dim of them.":
             lambda cos, sin: cos + cos + sin + sin,
-        "Each cosine is there twice, side by side, and each sine: the table has one column a pair for each of them.":
-            lambda cos, sin: mixed(cos, cos) + mixed(sin, sin),
     }  # fmt: skip
     found |= {text: table(d, n, speed, columns=wrong) for text, wrong in columns.items()}
     found["The angles themselves came back, twice; cosines and sines of them are asked for."] = torch.tensor(
         [[[p * speed(i % (d // 2)) for i in range(d)]] for p in range(n)]
     )
-    found["The speed of a feature was taken for that of a pair: head_dim speeds, and as many cosines and sines."] = (
-        torch.cat([function(torch.tensor([[[p * base ** (-i / d) for i in range(d)]] for p in range(n)]))
-                   for function in (torch.cos, torch.sin)], -1)
-    )  # fmt: skip
     one_less = table(d, n + 1, speed)
     found |= {"There is one position too many: they are 0 to max_position - 1.": one_less}
     if n > 1:
         found |= {"The last position is missing: they are 0 to max_position - 1.": one_less[: n - 1]}
         found |= {"The first row, of position 0, is missing, and there is one too many at the end.": one_less[1:]}
     for dims, text in (
+        ((d // 2, 1, 2 * n), "Positions and pairs have changed places: there is a row for each position."),
         ((n, d), "The dimension of size 1 in the middle is missing; with it, a row fits all heads of a token."),
         ((1, n, d), "The dimension of size 1 stands in front; it belongs in the middle, where the heads are."),
         ((n, d, 1), "The dimension of size 1 stands at the end; it belongs in the middle, where the heads are."),
@@ -341,6 +374,9 @@ def ask_table(engine, check, d, n, base, tolerance=1e-4, mistakes=None):
     """Make a table, and compare it with one made number by number."""
     check.step(f"head_dim {d}, max_position {n}, base {base:,.0f}", TABLE_RAISED)
     got = engine.get("layers.rotary_embedding:rope_table")(d, n, base)
+    if list(getattr(got, "shape", [])) == [n, 1, 2 * d]:
+        says = "There are too many columns: each pair has one cosine and one sine, which makes head_dim of them."
+        check.true("no column is there twice", not torch.equal(got[..., : d // 2], got[..., d // 2 : d]), says)
     right = table(d, n, lambda i: base ** (-2 * i / d))
     check_tensor(check, "the table", got, right, TABLE_AXES, mistakes or table_mistakes(d, n, base),
                  dtype=torch.float32, tolerance=tolerance)  # fmt: skip
@@ -348,8 +384,8 @@ def ask_table(engine, check, d, n, base, tolerance=1e-4, mistakes=None):
 
 @case("ch11.rope_table")
 def small_table(engine, check):
-    """Heads of four features: two pairs. Five positions, base 100: the second pair is ten times as slow."""
-    ask_table(engine, check, 4, 5, 100.0)
+    """Heads of six features: three pairs. Five positions, base 70."""
+    ask_table(engine, check, 6, 5, 70.0)
 
 
 @case("ch11.rope_table")
@@ -359,9 +395,9 @@ def one_pair_only(engine, check):
 
 
 @case("ch11.rope_table")
-def three_pairs(engine, check):
-    """Six features, seven positions, base 50."""
-    ask_table(engine, check, 6, 7, 50.0)
+def two_pairs_only(engine, check):
+    """Four features, seven positions, base 50."""
+    ask_table(engine, check, 4, 7, 50.0)
 
 
 @case("ch11.rope_table")
@@ -434,7 +470,7 @@ class Bench:
     """A rotary embedding whose table the grader has made."""
 
     def __init__(self, engine, check, head_dim=4, num_positions=50, base=100.0):
-        self.check, self.head_dim, self.base = check, head_dim, base
+        self.check, self.head_dim, self.base, self.num_positions = check, head_dim, base, num_positions
         self.rotary = engine.get("layers.rotary_embedding:RotaryEmbedding")(head_dim, num_positions, base)
         self.rotary.cos_sin_cache = table(head_dim, num_positions, lambda i: base ** (-2 * i / head_dim))
         check.step(f"head_dim {head_dim}, base {base:,.0f}, a table of {num_positions} positions")
@@ -457,19 +493,27 @@ class Bench:
             "Every token has the position of the first one.": [first] * n,
             "Every token has the position of the last one.": [positions[-1]] * n,
             "Each position is one too large.": [p + 1 for p in positions],
-            "Each position is one too small.": [p - 1 for p in positions],
+            "Each position is one too small.": [(p - 1) % self.num_positions for p in positions],
+            "Each position is counted from the first one of the step.":
+                [(p - first) % self.num_positions for p in positions],
             "They are turned by the opposite angle.": [-p for p in positions],
             "They are rotated twice.": [2 * p for p in positions],
             "The positions are in the opposite order.": list(positions)[::-1],
             "The positions were sorted.": sorted(positions),
             "Each position is counted from the smallest one of the step.": [p - min(positions) for p in positions],
         }  # fmt: skip
-        found = {text: self.turned(x, wrong).float() for text, wrong in others.items() if wrong != list(positions)}
+        found = {
+            text: self.turned(x, wrong).float()
+            for text, wrong in others.items()
+            if wrong != list(positions) and any(wrong)
+        }
         speeds = [self.base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
         angles = [[p * speed for speed in speeds] for p in positions]
         exchanged = "cos and sin have changed places: the table has the cosines first."
         found[exchanged] = rotated(x, angles, lambda a, b, c, s: (a * s - b * c, b * s + a * c)).float()
-        found |= {"Queries and keys have changed places.": self.right(other, positions)}
+        found |= {
+            "It has as many heads as the other one of the two: queries come back first, then keys.": other.float()
+        }
         return found
 
 
@@ -512,15 +556,15 @@ def a_prompt(engine, check):
 
 
 @case("ch11.forward")
-def a_later_part_of_a_prompt(engine, check):
-    """The first seven tokens are cached, or were computed in the step before."""
-    ask_forward(Bench(engine, check), [7, 8, 9, 10], "a part of a prompt")
-
-
-@case("ch11.forward")
 def a_decode_step(engine, check):
     """Four sequences of different lengths, one token of each; two are equally long."""
     ask_forward(Bench(engine, check), [41, 3, 12, 3], "a decode")
+
+
+@case("ch11.forward")
+def a_later_part_of_a_prompt(engine, check):
+    """The first seven tokens are cached, or were computed in the step before."""
+    ask_forward(Bench(engine, check), [7, 8, 9, 10], "a part of a prompt")
 
 
 @case("ch11.forward")
@@ -547,6 +591,24 @@ def other_shapes(engine, check):
 def queries_and_keys_in_bfloat16(engine, check):
     """As on a GPU: queries and keys in bfloat16, the table in float32."""
     ask_forward(Bench(engine, check), [3, 17, 8], "bfloat16", dtype=torch.bfloat16, tolerance=0.01)
+
+
+@case("ch11.forward")
+def the_table_stays_float32(engine, check):
+    """bfloat16, equal features, and angles close to 45 degrees: the numbers of the table are needed as they are."""
+    bench = Bench(engine, check)
+    angles = torch.full((50, 1, 2), math.pi / 4, dtype=torch.float64) + 0.004 * torch.arange(1, 51).view(-1, 1, 1)
+    bench.rotary.cos_sin_cache = torch.cat((angles.cos(), angles.sin()), -1).float()
+    x = torch.tensor([1.5, 0.75, 1.5, 0.75]).bfloat16().expand(3, 2, 4).clone()
+    check.step("positions [4, 1, 2]", FORWARD_RAISED)
+    result = bench.rotary.forward(torch.tensor([4, 1, 2]), x, x.clone())
+    right = rotated(x, [[float(angles[p, 0, 0])] * 2 for p in (4, 1, 2)])[..., :2].float()
+    for name, got in zip(("queries", "keys"), result, strict=True):
+        half = got[..., :2].float()
+        says = {
+            "Cosines and sines were rounded to half precision; apply_rotary_emb wants them as they are, float32.": half
+        }
+        check_tensor(check, f"the first half of the {name}", half, right, AXES, says, tolerance=0.006)
 
 
 # long_frequencies
