@@ -1253,6 +1253,84 @@ def loss_by_position(curves: dict[str, Any], width: int, title: str, trained: in
     plt.show()
 
 
+# Chapter 14.
+
+
+def how_sure(chances: Any) -> None:
+    """A histogram of places in stories by the probability of their most likely token, and what the tail has.
+
+    Args:
+        chances: [places, vocabulary size], the largest first.
+    """
+    _, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+    left.hist(100 * chances[:, 0].numpy(), bins=20, color=BLUE, edgecolor=TEXT, linewidth=0.5)
+    left.set(xlabel="percent of the most likely token", ylabel="places", title="How sure the model is")
+    ranks = [1, 2, 5, 10, 20, 50, 100, 200]
+    tail = [100 * (1 - chances[:, :rank].sum(-1)).mean().item() for rank in ranks]
+    drawn = right.bar([str(rank) for rank in ranks], tail, color=ORANGE, edgecolor=TEXT, linewidth=0.5)
+    right.bar_label(drawn, fmt="%.1f", fontsize=8)
+    right.set(xlabel="tokens that are not counted, the best ones", title="What all others have, in percent")
+    plt.show()
+
+
+def noisy_logits(names: list[str], logits: Any, noise: Any) -> None:
+    """Draws side by side: each token's logit, and where the noise moves it; the largest wins.
+
+    Args:
+        names, logits: of the most likely tokens.
+        noise: [draws, tokens].
+    """
+    _, axes = plt.subplots(1, len(noise), figsize=(8, 2.8), sharey=True, sharex=True)
+    low = float(logits.min()) - 3
+    for number, (axis, row) in enumerate(zip(axes, noise, strict=True), 1):
+        sums = logits + row
+        winner = int(sums.argmax())
+        colors = [ORANGE if i == winner else BLUE for i in range(len(names))]
+        axis.barh(names, logits - low, left=low, color=colors, height=0.6)
+        axis.hlines(range(len(names)), logits, sums, color=TEXT, linewidth=1)
+        axis.plot(sums, range(len(names)), "|", color=TEXT, markersize=11, markeredgewidth=2)
+        axis.set(title=f"draw {number}: {names[winner].strip()}", xlabel="logit + noise")
+    axes[0].invert_yaxis()
+    plt.show()
+
+
+def frequencies(names: list[str], expected: list[float], found: dict[str, list[float]]) -> None:
+    """Bars of how often tokens were drawn, beside how often they should be."""
+    _, axis = plt.subplots(figsize=(8, 2.8))
+    kinds = {"softmax": expected} | found
+    for number, ((kind, shares), color) in enumerate(zip(kinds.items(), (GRAY, BLUE, ORANGE), strict=True)):
+        places = [i + 0.27 * (number - 1) for i in range(len(names))]
+        axis.bar(places, [100 * share for share in shares], width=0.25, color=color, label=kind)
+    axis.set_xticks(range(len(names)), [name.strip() for name in names])
+    axis.set(ylabel="percent", title="How often each token is drawn")
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def choices_and_right(rules: dict[str, Any], choices: float, right: float) -> None:
+    """Points: how many choices a rule leaves in stories, and how many tasks come out right.
+
+    Args:
+        rules: by name, with `choices` and `right`.
+        choices, right: the least that is asked for, as dashed lines.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    for name, judged in rules.items():
+        color = GREEN if "rule" in name else ORANGE if "top-p" in name else BLUE
+        axis.plot(judged.choices, 100 * judged.right, "o", color=color, markeredgecolor=TEXT)
+        axis.annotate(
+            name,
+            (judged.choices, 100 * judged.right),
+            (5, -12 if "top-p" in name else 4),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    axis.axvline(choices, color=TEXT, linestyle="--", linewidth=1)
+    axis.axhline(100 * right, color=TEXT, linestyle="--", linewidth=1)
+    axis.set(xlabel="choices in stories", ylabel="percent of the tasks right", ymargin=0.15, xmargin=0.15)
+    plt.show()
+
+
 # Chapter 16.
 
 

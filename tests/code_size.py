@@ -23,6 +23,7 @@ CHAPTER_WIDGETS = (
     "roofline",
     "tensor_parallel",
     "rope",
+    "sampler_view",
 )
 
 # The first pattern that a path matches (a file, or a folder and all below it) says where it belongs.

@@ -57,7 +57,8 @@ ENGINE_OPTIONS = {
     "disabled_optimizations": "all",
     "device": "cpu",
 }
-ROUNDS = (2, 16)  # most tokens of an answer
+# Most tokens of an answer, and how they are chosen: with top_k=1 a draw gives what is most likely, whatever the noise.
+ROUNDS = {2: {"temperature": 0.7, "top_k": 1, "top_p": 0.9, "min_p": 0.1}, 16: {"temperature": 0.0}}
 MOST_STEPS = 400
 
 
@@ -318,7 +319,7 @@ def _write(package: Package) -> tuple[list[list[int]], list[str], dict[str, Any]
     options = with_options(package.options, ENGINE_OPTIONS)
     sys.setprofile(calls)
     try:
-        rounds = [module.SamplingParams(temperature=0.0, max_tokens=max_tokens) for max_tokens in ROUNDS]
+        rounds = [module.SamplingParams(**how, max_tokens=most) for most, how in ROUNDS.items()]
         with module.LLM("qwen3-tiny", **options) as llm:
             _run_as_in_a_worker(llm)
             recorder = package.module("engine.trace").TraceRecorder(llm)
@@ -413,7 +414,7 @@ def record(package: Package) -> dict[str, Any]:
 
     tqdm.set_lock(threading.RLock())
     module = package.load()
-    params = module.SamplingParams(temperature=0.0, max_tokens=ROUNDS[-1])
+    params = module.SamplingParams(temperature=0.0, max_tokens=max(ROUNDS))
     with module.LLM("qwen3-tiny", **with_options(package.options, ENGINE_OPTIONS)) as llm:
         _run_as_in_a_worker(llm)
         recorder = TraceRecorder(llm, made_by="show")

@@ -619,6 +619,36 @@ def long_frequencies(head_dim: int, base: float, trained: int, wanted: int) -> t
     return torch.where(turns >= 1, plain, plain * min(1.0, trained / wanted))
 
 
+# Chapter 14.
+
+
+def my_rule(logits: torch.Tensor, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """A sampling rule of your own: bold in stories, sure in sums.
+
+    The goal, in `exercises.kit.story_work`: temperature 0.8 with top-p 0.95 chooses among 1.68
+    tokens at an average place of a story, and writes 99.24 % of the tasks right. At least 1.75
+    choices are asked for, and at least 99.3 %. What it chooses in stories has to be likely: a mean
+    log-probability of at least -0.65, as the model sees it.
+
+    The rule is all there is: the next token of a row is drawn from the softmax of what comes back.
+    A row is treated the same alone and in any batch, and what came in stays as it is.
+
+    Args:
+        logits: [num_seqs, vocab_size] float32, as the model gives them.
+        texts: for each row, the tokens of its answer so far; at first there are none.
+
+    Returns:
+        [num_seqs, vocab_size] float32 logits; -inf for tokens that must not be drawn, but not for
+        all tokens of a row.
+    """
+    chances = logits.softmax(dim=-1)
+    entropy = -(chances * chances.clamp_min(1e-30).log()).sum(dim=-1, keepdim=True)
+    # Two candidates are a doubt, and the better one is taken; many are a choice.
+    temperatures = torch.where(entropy < 0.7, 0.05, 1.2)
+    unlikely = logits < logits.amax(dim=-1, keepdim=True) + math.log(0.01)
+    return (logits / temperatures).masked_fill(unlikely, -torch.inf)
+
+
 # Chapter 16.
 
 

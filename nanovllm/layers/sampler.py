@@ -40,7 +40,11 @@ class Sampler(nn.Module):
     """Chooses one token a row of logits."""
 
     def forward(self, logits: Tensor, metadata: SamplingMetadata | None = None) -> Tensor:
-        """Sample.
+        """Choose a token for each row of logits.
+
+        Rows of temperature 0 are greedy: the most likely token, whatever their filters. For the
+        others temperature comes first, then min-p, then top-k and top-p, and of what is left
+        `gumbel_noise` draws one. The logits stay as they are.
 
         Args:
             logits: [num_seqs, vocab_size], any floating dtype.
@@ -64,7 +68,7 @@ class Sampler(nn.Module):
 
 
 def apply_temperature(logits: Tensor, temperatures: Tensor) -> Tensor:
-    """[num_seqs, vocab_size] / [num_seqs] in float32.
+    """[num_seqs, vocab_size] / [num_seqs] in float32; temperatures are above 0.
 
     Below 1 a temperature sharpens the distribution, above 1 it flattens it.
     """
@@ -74,9 +78,17 @@ def apply_temperature(logits: Tensor, temperatures: Tensor) -> Tensor:
 def apply_min_p(logits: Tensor, min_p: Tensor) -> Tensor:
     """Drop tokens less than `min_p` times as likely as the row's most likely one.
 
-    Nguyen et al., 2024. p >= min_p * p_max is the same as logit >= max logit + log(min_p), so no
-    softmax is needed.
+    Min-p sampling: Nguyen et al., 2024.
+
+    Args:
+        logits: [num_seqs, vocab_size] float32, -inf for tokens that are dropped already; the
+            tensor stays as it is.
+        min_p: [num_seqs] float32, from 0, which drops nothing, to 1.
+
+    Returns:
+        [num_seqs, vocab_size] float32: logits of the tokens that are kept, -inf for the others.
     """
+    # p >= min_p * p_max is the same as logit >= max logit + log(min_p): no softmax is needed.
     threshold = logits.amax(dim=-1, keepdim=True) + min_p.log().unsqueeze(-1)
     return logits.masked_fill(logits < threshold, -torch.inf)
 
@@ -84,8 +96,18 @@ def apply_min_p(logits: Tensor, min_p: Tensor) -> Tensor:
 def apply_top_k_top_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
     """Keep the `top_k` most likely tokens, then the fewest of these that together reach `top_p`.
 
-    Tokens as likely as the k-th are all kept. Top-p is nucleus sampling (Holtzman et al., 2020), on
-    probabilities renormalized over what top-k kept; the most likely token always stays.
+    Tokens as likely as the k-th are all kept. Top-p (nucleus sampling: Holtzman et al., 2020) adds
+    up probabilities that are renormalized over what top-k kept, the most likely first; the token
+    that reaches `top_p` is kept, too, so one token always is.
+
+    Args:
+        logits: [num_seqs, vocab_size] float32, -inf for tokens that are dropped already; the
+            tensor stays as it is.
+        top_k: [num_seqs] int64, from 1 to vocab_size, which keeps all; None if no row has one.
+        top_p: [num_seqs] float32, above 0 and up to 1, which keeps all; None if no row has one.
+
+    Returns:
+        [num_seqs, vocab_size] float32: logits of the tokens that are kept, -inf for the others.
     """
     ascending, order = logits.sort(dim=-1)
     if top_k is not None:
@@ -102,13 +124,17 @@ def apply_top_k_top_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Gumbel noise: argmax(logits + noise) is a draw from softmax(logits).
 
-    Gumbel, 1954; Maddison et al., 2014.
+    A number u, evenly spread between 0 and 1, becomes such noise as -log(-log(u)) (Gumbel, 1954;
+    Maddison et al., 2014). There is no other randomness than that of `hash32`: a token's noise is a
+    function of the row's seed, its position and the token id, so it is the same alone and in any
+    batch. Whoever changes one of the three gets other numbers, and not the same ones elsewhere.
 
     Args:
-        seeds, positions: [num_seqs] int64.
+        seeds: [num_seqs] int64, not negative; all 63 bits count.
+        positions: [num_seqs] int64, not negative.
 
     Returns:
-        [num_seqs, vocab_size] float32.
+        [num_seqs, vocab_size] float32, all finite.
     """
     seed = hash32(hash32(seeds & 0xFFFFFFFF) ^ hash32((seeds >> 32) + 0x51ED27))
     key = seed ^ hash32(positions + 0x9E3779B9)
@@ -120,7 +146,7 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 
 
 def hash32(x: Tensor) -> Tensor:
-    """Mix int64 numbers to well-spread ones in [0, 2^32).
+    """Mix int64 numbers to well-spread ones in [0, 2^32), by their lower 32 bits.
 
     It is the finalizer of MurmurHash3 (Appleby, 2008).
     """

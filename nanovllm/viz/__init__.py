@@ -22,6 +22,7 @@ _LAZY = {
     "Race": "race",
     "Roofline": "roofline",
     "RopeView": "rope",
+    "SamplerView": "sampler_view",
     "SequenceView": "widgets",
     "SlotMapping": "slot_mapping",
     "TensorParallelView": "tensor_parallel",

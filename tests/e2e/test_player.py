@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from exercises.kit import attention_work, speed_work
+from exercises.kit import attention_work, speed_work, story_work
 from nanovllm.viz import (
     BlockSizeExplorer,
     BlockTable,
@@ -17,6 +17,7 @@ from nanovllm.viz import (
     PrefixSimulation,
     Roofline,
     RopeView,
+    SamplerView,
     SequenceView,
     SlotMapping,
     TensorParallelView,
@@ -405,6 +406,7 @@ def everything():
         "simulation": PrefixSimulation(num_requests=50),
         "data_flow": DataFlow(story),
         "memory": MemoryBudget(),
+        "sampler": SamplerView(*story_work.logits_after("Once upon a time there was a")),
         "sequence": SequenceView(story, "C"),
         "slots": SlotMapping(story),
         "pages": PagedGather(**attention_work.walked()),

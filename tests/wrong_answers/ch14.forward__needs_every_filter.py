@@ -1,0 +1,31 @@
+# ruff: noqa
+DIAGNOSIS = """
+Filters that no row asks for are None. You hand them on as if they were there.
+"""
+
+
+# --- first
+def forward(self, logits, metadata=None):
+    greedy = logits.argmax(dim=-1)
+    if metadata is None:
+        return greedy
+    is_greedy = metadata.temperatures == 0
+    scaled = apply_temperature(logits, torch.where(is_greedy, 1.0, metadata.temperatures))
+    scaled = apply_min_p(scaled, metadata.min_p)
+    scaled = apply_top_k_top_p(scaled, metadata.top_k, metadata.top_p)
+    noise = gumbel_noise(metadata.seeds, metadata.positions, logits.shape[-1])
+    return torch.where(is_greedy, greedy, (scaled + noise).argmax(dim=-1))
+
+
+# --- second
+def forward(self, logits, metadata=None):
+    if metadata is None:
+        return logits.argmax(dim=-1)
+    temperatures = metadata.temperatures.clone()
+    temperatures[temperatures == 0] = 1.0
+    kept = apply_min_p(apply_temperature(logits, temperatures), metadata.min_p)
+    kept = apply_top_k_top_p(kept, metadata.top_k, metadata.top_p)
+    noise = gumbel_noise(metadata.seeds, metadata.positions, logits.shape[-1])
+    tokens = (kept + noise).argmax(dim=-1)
+    tokens[metadata.temperatures == 0] = logits.argmax(dim=-1)[metadata.temperatures == 0]
+    return tokens
