@@ -120,12 +120,14 @@ def min_p_mistakes(rows, min_p):
     ]
     columns = [softmax(list(column)) for column in zip(*rows, strict=True)]
     by_column = [[columns[j][i] >= min_p[i] * max(columns[j]) for j in range(len(row))] for i, row in enumerate(rows)]
+    if len(rows) > 1:
+        found["The softmax was taken down the batch: probabilities of one row add up to 1."] = masked(rows, by_column)
     return found | {
+        "Nothing is dropped at all.": tensor_of(rows),
         "Every row is filtered with the min_p of the first one.": of_first,
         "Rows are compared with the most likely token of the whole batch; each row has its own.": masked(
             rows, over_all
         ),
-        "The softmax was taken down the batch: probabilities of one row add up to 1.": masked(rows, by_column),
         "Probabilities came back in place of logits.": chances * kept,
         "Probabilities came back in place of logits.  ": chances.masked_fill(~kept, NONE),
         "Dropped tokens have the logit 0: that is no low one, they can still be drawn. It has to be -inf.": tensor_of(
