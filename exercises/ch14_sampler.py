@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: f3db0f87b8e8
+# derived: f3865a30849e
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from nanovllm.layers.sampler import SamplingMetadata, Sampler, apply_temperature, apply_min_p, apply_top_k_top_p, gumbel_noise, hash32, compute_logprobs
 from collections.abc import Sequence
+from torch import Tensor
 
 
 # --- ch14.apply_min_p

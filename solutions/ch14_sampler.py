@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nanovllm.layers.sampler import SamplingMetadata, Sampler, apply_temperature, apply_min_p, apply_top_k_top_p, gumbel_noise, hash32, compute_logprobs
 import math
 from collections.abc import Sequence
+from torch import Tensor
 
 
 # --- ch14.apply_min_p
