@@ -165,11 +165,11 @@ def one_thread() -> Any:
         torch.set_num_threads(before)
 
 
-def seconds_per_token(llm: Any, prompt: str, params: Any, rounds: int = 3) -> tuple[float, list[int]]:
-    """The median time of a token in decode, after a first run, and the token ids."""
+def seconds_per_token(llm: Any, prompts: str | list[str], params: Any, rounds: int = 3) -> tuple[float, list[int]]:
+    """The median time of a token of the first prompt in decode, after a first run, and its token ids."""
     found = []
     for _ in range(rounds + 1):
-        (answer,) = llm.generate(prompt, params, use_tqdm=False)
+        answer, *_ = llm.generate(prompts, params, use_tqdm=False)
         found.append(answer["metrics"]["time_per_output_token"])
     return statistics.median(found[1:]), list(answer["token_ids"])
 

@@ -188,7 +188,8 @@ def _same(got: Tensor, expected: Tensor, tolerance: float) -> bool:
 
 
 def _number(value: Tensor) -> str:
-    return f"{float(value):.3g}"
+    number = float(value)
+    return f"{number:.0f}" if number.is_integer() and abs(number) < 1e6 else f"{number:.3g}"
 
 
 def _ranges(numbers: list[int]) -> str:

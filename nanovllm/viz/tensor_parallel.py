@@ -190,11 +190,12 @@ class TensorParallelView(StepWidget):
             heads = self.heads(size, rank, name)
             texts = ["?" if n < 0 else f"{kind}{n}" + f" ×{held[kind, n]}" * (held[kind, n] > 1) for kind, n in heads]
             groups = [n // (1 if kind in ("k", "v") else self.group_size) for kind, n in heads]
-            fills = [None if n < 0 else color_of(group) for (_, n), group in zip(heads, groups, strict=True)]
+            # From the third color on: the first two are those of ranks in the chapter's other pictures.
+            fills = [None if n < 0 else color_of(group + 2) for (_, n), group in zip(heads, groups, strict=True)]
         else:
             pieces = share.pieces.get(name, [Piece("all", 0, self.hidden_size)])[:4]
             texts = [f"{kind.removesuffix('_proj')} {first} to {first + n - 1}" for kind, first, n in pieces]
-            fills = [GRAY if number == 0 else color_of(3)] * len(texts)
+            fills = [GRAY if number == 0 else color_of(5)] * len(texts)
         cells, rows = [(Style(fill), 1) for fill in fills], len(fills) if number in (1, 3) else 1
         shown = [text.replace(" ", NO_BREAK) for text in texts]
         with picture.group(f"{name} {shape}", matrix=name, shape="x".join(map(str, shape)), holds=", ".join(texts)):

@@ -7,11 +7,12 @@
 #
 # * cut a matrix in two ways, and see why one after the other needs a single exchange,
 # * write the loaders that give each rank its heads, and the layer that adds up the parts,
-# * hear the model stutter when a head is on the wrong rank,
+# * hear what the model writes when a head is on the wrong rank,
 # * run two real processes that share the bundled model, and measure what it costs,
-# * cut a chain of matrices yourself so that little is sent.
+# * cut a chain of matrices, if you like, so that little is sent.
 #
-# Plan an hour and a quarter; the exercises are forty minutes of it. Everything runs on a laptop's CPU.
+# Plan an hour and twenty minutes; three exercises are half an hour of it. A fourth waits at the end. Everything runs on
+# a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -67,13 +68,15 @@ gains = {name: speed[name, "batch-1", 2] / speed[name, "batch-1", 1] for name in
 said = {name: SPEEDS[(gain > 0.9) + (gain > 1.3) + (gain > 1.8)] for name, gain in gains.items()}
 reveal("8b", said["qwen3-8b"])
 reveal("0.6b", said["qwen3-0.6b"])
-figures.bars({f"{s}, {w}, {n} GPU{'s' * (n > 1)}": v for (s, w, n), v in speed.items()}, "output tokens per second")
+for work, title in {"batch-1": "one request", "default": "256 requests at once"}.items():
+    bars = {f"{s}, {n} GPU{'s' * (n > 1)}": v for (s, w, n), v in speed.items() if w == work}
+    figures.bars(bars, f"output tokens per second, {title}")
 print("RECORDED:", ", ".join(f"{key} {recorded[key]}" for key in ("gpu", "driver", "torch", "commit", "date")))
 print("         ", recorded["command"], "with", recorded["environment"])
 
 # %% [markdown]
-# The small model is slower on two GPUs. So sharing has a price, and this chapter looks for it. ("default" are 256
-# requests at once.)
+# The small model is slower on two GPUs, and the large one not twice as fast. So sharing has a price, and this chapter
+# looks for it.
 #
 # ## Two ways to cut a matrix
 #
@@ -109,19 +112,20 @@ print(torch.allclose(by_rows, x @ weight.T, atol=1e-6), torch.allclose(by_column
 # This is an MLP. Every rank has the whole input, and all need the whole output.
 
 # %%
-choices = ["row, then column", "row, then row", "column, then row", "column, then column"]
+choices = ["by columns, then by rows", "both by columns", "by rows, then by columns", "both by rows"]
 predict("pair", "How do you cut the two, if as little as possible is to be sent?", choices=choices)
 
 # %%
 pair = [parallel_work.Linear("up", 64, 256, "each"), parallel_work.Linear("down", 256, 64, "norm")]
-sent = {choice: parallel_work.compute(pair, choice.split(", then "), 2) for choice in choices}
+kinds = [("row", "column"), ("row", "row"), ("column", "row"), ("column", "column")]  # column-parallel is by rows
+sent = {choice: parallel_work.compute(pair, cuts, 2) for choice, cuts in zip(choices, kinds, strict=True)}
 for choice, (is_right, numbers) in sent.items():
-    print(f"{choice:20} right: {is_right}, a rank sends {numbers:4} numbers for a token")
+    print(f"{choice:25} right: {is_right}, a rank sends {numbers:4} numbers for a token")
 reveal("pair", min(sent, key=lambda choice: sent[choice][1]))
 
 # %% [markdown]
 # The parts that the first matrix makes are just the parts that the second one takes. What lies between them is never
-# whole anywhere, and one all-reduce at the end is all. This is Megatron's trick.
+# whole anywhere, and one all-reduce at the end is all. This is Megatron's trick: column-parallel, then row-parallel.
 #
 # Attention is such a pair, too: a head needs nobody but its own queries, keys and values, so heads are the parts.
 #
@@ -256,7 +260,7 @@ parts = [calls[1][1][-1, :8].tolist() for calls in both.calls]  # the second col
 figures.parts_of_sums(parts, [sum(numbers) for numbers in zip(*parts, strict=True)])
 
 # %% [markdown]
-# Neither part looks like the sum. After the all-reduce both ranks have the same numbers again, so norms and the
+# Neither part is the sum. After the all-reduce both ranks have the same numbers again, so norms and the
 # residual stream need no further word between them.
 #
 # ### Predict
@@ -264,7 +268,7 @@ figures.parts_of_sums(parts, [sum(numbers) for numbers in zip(*parts, strict=Tru
 # Somebody saves a call: only rank 0 makes the all-reduce; the others return their part.
 
 # %%
-choices = ["rank 0 gets the sum", "an error says that the others are missing", "rank 0 waits for ever"]
+choices = ["rank 0 gets the sum", "an error says at once who is missing", "rank 0 waits, until some time limit ends it"]
 predict("skip", "What happens on two real ranks?", choices=choices)
 
 
@@ -277,12 +281,12 @@ def only_rank_0(group):
 try:
     said = f"all ranks have ended: {parallel_work.together(2, only_rank_0).results}"
 except parallel_work.NobodyThere as error:
-    said = f"simulated ranks notice it: {error}"
+    said = f"simulated ranks take turns, so here it is seen: {error}"
 print(said)
 reveal("skip", choices[2] if "wait" in said else choices[0])
 
 # %% [markdown]
-# A collective is a meeting. A rank cannot know that nobody will come, so it waits; ours gives up after two minutes.
+# A collective is a meeting. A real rank cannot know that nobody will come, and waits; ours gives up after two minutes.
 #
 # ### What happens without it
 #
@@ -295,7 +299,8 @@ print("two ranks:", STORY + write(without("ch09.forward"), 2))
 # Each layer adds half of what it should to the residual stream, and each rank has another half.
 #
 # A bias is the one difficulty of this layer. Qwen3 has none here; other families do. The tools: this rank's product is
-# `self.multiply(x, bias)`, with a bias or `None`; `self.group` has `rank`, `size` and `all_reduce`.
+# `self.multiply(x, bias)`, with a bias or `None`; the layer's own is `self.bias`; `self.group` has `rank`, `size` and
+# `all_reduce`.
 
 # %%
 # {{exercise ch09.forward}}
@@ -325,8 +330,8 @@ print("what the ranks return:", parallel_work.together(3, compute).results, "(6 
 #
 # ### Predict
 #
-# The bundled model has eight layers. The embedding is cut as well, by tokens: a rank looks up those that it has, and an
-# all-reduce adds the zeros of the others. The head is cut the same way, and its logits are gathered on rank 0.
+# The bundled model has eight layers. The embedding is cut as well, by tokens: a rank looks up those that it has and puts
+# zeros for the others; an all-reduce adds. The head is cut the same way, and its logits are gathered on rank 0.
 
 # %%
 predict("meetings", "How many collectives does one step have?")
@@ -350,7 +355,7 @@ figures.read_and_sent({name: parallel_work.read_and_sent(config, 2) for name, co
 # %% [markdown]
 # Far less is sent than read. So it is not the bytes that made the small model slower. It is the meetings: each waits
 # for the slower rank, starts a transfer, and waits for its end, however little is said. Beside a layer of the large
-# model this hardly shows.
+# model this is little, beside one of the small model much.
 #
 # ## Two real ranks
 #
@@ -454,10 +459,13 @@ print(mine().whose("ch09"))
 staircase("09")
 
 # %% [markdown]
-# ## Cut a model of your own
+# ## One more: cut a model of your own
+#
+# This section is for those who have twenty minutes left. Nothing later needs it.
 #
 # Column and row in turn is right for a plain transformer. Other models have narrow matrices between wide ones, or a
-# norm where Megatron has none. And memory is there to be used: a small matrix may be held by everybody.
+# norm between the two of a pair. And memory is there to be used: a small matrix may be held by everybody. ("column" and
+# "row" are short for column-parallel, which is by rows, and row-parallel, by columns.)
 #
 # Here are three chains, and room for a few weights more than each rank's share. For n numbers, an all-gather has each
 # of R ranks send n (R - 1) / R, an all-reduce twice as many. The exercise is open: whatever fits and sends at most
@@ -495,8 +503,9 @@ figures.plans_of_a_chain(task.linears, plans, task.num_ranks)
 # * `parallel_work.model_together(token_ids, 4)`: compare the logits of rank 0 with those of one rank. How far are they
 #   apart, and why not by nothing?
 # * Draw `TensorParallelView(sizes=[3])`. What does the engine say, and which number is to blame?
-# * In "Two real ranks", give the engine eight prompts at once. What becomes of the time for a token?
-# * Give the chain "narrow" half as much room to spare. Which matrix is the first that is no longer replicated?
+# * In "Two real ranks", give `seconds_per_token` eight prompts, `[STORY] * 8`. What becomes of the time for a token?
+# * Let `forward` make the all-reduce twice, and divide by `self.group.size`. What does the check say?
+# * Give a chain as much room as all its weights need. Why does your plan not replicate everything, or does it?
 
 # %% [markdown]
 # ## Recap

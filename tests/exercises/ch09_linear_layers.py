@@ -287,8 +287,9 @@ class Layer:
 
 
 ERRORS_OF_LOADER = {
-    "ValueError": "The rows that were taken are not as many as have a place, or they cannot be split evenly: with "
-    "fewer KV heads than ranks there are tp_size // num_kv_head_replicas different parts.",
+    "ValueError": "The rows that were taken and their place in the parameter are not equally long, or something cannot "
+    "be split evenly. self.shards has the first row and how many, not the first and the last; with fewer KV heads than "
+    "ranks there are tp_size // num_kv_head_replicas different parts.",
     "IndexError": "An index is outside the tensor: with fewer KV heads than ranks, the rank is not the number of the "
     "part.",
     "RuntimeError": "What was taken has not the shape of its place, or lies outside the tensor. Rows are counted, "

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-The bias goes through an all-reduce of its own. One all-reduce is enough, and each costs time.
+The result is right, and the ranks have met twice for it. One all-reduce is enough, and each costs time.
 """
 
 
