@@ -37,6 +37,11 @@ def distinct(expected, mistakes):
 # store_kvcache
 
 
+EXCHANGED = "Here lie the values, and there the keys: they have changed places."
+KEYS_TWICE = "The keys were stored a second time, in v_cache, and the values nowhere."
+VALUES_TWICE = "The values were stored in k_cache, too, and the keys nowhere."
+
+
 def stored(cache, rows, slots):
     """A copy of the cache with rows in their slots, one after the other."""
     cache = cache.clone()
@@ -60,7 +65,7 @@ def store_mistakes(cache, rows, others, slots):
         "The cache is as it was: nothing was written into it, or into a copy of it.": cache,
         "The rows lie in the first slots, in the order of the tokens: the slot mapping was not looked at.":
             stored(cache, rows, range(len(slots))),
-        "Here lie the values, and there the keys: they have changed places.": stored(cache, others, slots),
+        EXCHANGED: stored(cache, others, slots),
         "Every row lies in the whole block of its slot. A slot is one place: slot % block_size in that block.": whole,
         "Every row lies in the first place of its block: the place in the block, slot % block_size, was left out.":
             stored(cache, rows, first),
@@ -80,7 +85,36 @@ def store_mistakes(cache, rows, others, slots):
         "The whole block was erased before a row was written into it.":
             stored(erased(cache, slots), rows, slots),
         "Block and place have changed places: slot // block_size is the block.": turned,
+        "Slot 0 is as it was. It is a slot like all others.":
+            stored(cache, [row for row, slot in zip(rows, slots, strict=True) if slot], [s for s in slots if s]),
+        "Every row lies in block 0: the block is slot // block_size.": stored(cache, rows, [s % size for s in slots]),
+        "Only the first head of each row is there.": partly(cache, rows, slots, slice(0, 1)),
+        "Only the last head of each row is there.": partly(cache, rows, slots, slice(-1, None)),
+        "All heads of a slot have the numbers of the first head.":
+            stored(cache, rows[:, :1].expand_as(rows), slots),
+        "A slot was taken for the number of a block, all of which was written over. It counts places through all "
+        "blocks: slot // block_size is the block.": as_blocks(cache, rows, slots),
+        "Only one row was written: the last token's, into the highest slot.":
+            stored(cache, rows[-1:], [max(slots)]) if slots else None,
     })  # fmt: skip
+
+
+def partly(cache, rows, slots, heads):
+    """Only some heads of the rows in their slots."""
+    new = stored(cache, rows, slots)
+    cache = cache.clone()
+    cache[:, :, heads] = new[:, :, heads]
+    return cache
+
+
+def as_blocks(cache, rows, slots):
+    """Each row in all of the block that has the slot's number."""
+    cache = cache.clone()
+    for row, slot in zip(rows, slots, strict=True):
+        if slot >= len(cache):
+            return None
+        cache[slot] = row
+    return cache
 
 
 def erased(cache, slots):
@@ -112,6 +146,10 @@ def ask_to_store(engine, check, key, value, slots, shape, dtype=torch.float32):
         ("v_cache", v_cache, before[1], before[3], before[2]),
     ):
         mistakes = store_mistakes(old, rows, others, slots)
+        if name == "v_cache" and torch.equal(k_cache, stored(before[0], before[2], slots)):
+            mistakes = {text.replace(EXCHANGED, KEYS_TWICE): tensor for text, tensor in mistakes.items()}
+        elif name == "k_cache" and torch.equal(v_cache, stored(before[1], before[3], slots)):
+            mistakes = {text.replace(EXCHANGED, VALUES_TWICE): tensor for text, tensor in mistakes.items()}
         check_tensor(check, name, cache, stored(old, rows, slots), axes, mistakes, dtype=dtype)
     same = torch.equal(key, before[2]) and torch.equal(value, before[3]) and mapping.tolist() == slots
     check.true("key, value and slot_mapping are as they were", same, "They are only read, and one has changed.")
@@ -133,6 +171,12 @@ def store_one(engine: Engine, check: Check) -> None:
 def store_ends(engine: Engine, check: Check) -> None:
     """The first and the last slot of the pool, in blocks of 3 slots."""
     ask_to_store(engine, check, numbers(4, 3, 2), numbers(4, 3, 2, seed=1), [20, 0, 4, 19], (7, 3))
+
+
+@case("ch10.store_kvcache")
+def store_small(engine: Engine, check: Check) -> None:
+    """A pool of many small blocks, so that a slot could be the number of a block; the slots 0 and 1 are among them."""
+    ask_to_store(engine, check, numbers(4, 2, 2), numbers(4, 2, 2, seed=1), [7, 0, 4, 1], (12, 2))
 
 
 @case("ch10.store_kvcache")
@@ -414,6 +458,17 @@ def merge_mistakes(scores, values, maximum, total, output):
     divided = right_total.clamp_min(1e-30)[:, None]
     old = output / total.clamp_min(1e-30)[:, None]
     totals["The new total is the mean of the weights, and should be their sum."] = total * decay + weights.mean(1)
+    totals["The weights of the tile are a softmax of it alone, so that their sum is 1."] = total * decay + 1.0
+    totals["Powers of 2 were taken, and not of e: exp(x) is e to the power of x."] = total * (
+        decay.log() * LOG_2
+    ).exp() + (weights.log() * LOG_2).exp().sum(1)
+    outputs["The values were averaged, and each should count with its own weight."] = output * decay[
+        :, None
+    ] + weights.sum(1)[:, None] * values.mean(0)
+    outputs["The values were summed up without their weights."] = output * decay[:, None] + values.sum(0)
+    outputs["Powers of 2 were taken, and not of e: exp(x) is e to the power of x."] = (
+        output * (decay.log() * LOG_2).exp()[:, None] + (weights.log() * LOG_2).exp() @ values
+    )
     totals["A new weight counts as one key: the keys were counted."] = total * decay + (scores > -INF).sum(1)
     outputs["The output is divided by the total already. It stays a sum until all keys are in."] = (
         right_output / divided
@@ -430,6 +485,11 @@ def merge_mistakes(scores, values, maximum, total, output):
         "The maximum is still the old one.": maximum,
         "It is the smaller one of the two maxima.": torch.minimum(maximum, top),
         "The two maxima were added.": maximum + top,
+        "It is never below 0, and scores may be. Before the first tile the maximum is -inf.": new.clamp(min=0.0),
+        "This is the total. The three come back as maximum, total, output.": right_total,
+        "It is the largest absolute value: a score far below 0 is not large.": torch.maximum(
+            maximum, scores.masked_fill(scores == -INF, 0).abs().amax(1)
+        ),
         "One maximum for all queries: it has to be taken for each.": torch.full_like(new, float(new.max())),
     }
     return (
@@ -439,6 +499,7 @@ def merge_mistakes(scores, values, maximum, total, output):
     )
 
 
+LOG_2 = math.log(2.0)
 MERGE_RAISED = {
     "RuntimeError": "Two shapes do not go together. maximum and total have one number a query, scores and output a row "
     "a query: [:, None] makes a column of the former.",
@@ -482,7 +543,8 @@ def ask_merge(engine, check, tiles):
 
 def check_maximum(check, what, found, wanted, mistakes):
     """As check_tensor, where -inf is a right number."""
-    if not check.equal(f"dtype of {what}", str(found.dtype), "torch.float32"):
+    kind = str(found.dtype).removeprefix("torch.")
+    if not check.equal(f"dtype of {what}", kind, "float32", f"It should be float32, and is {kind}."):
         return False
     difference = describe(found, wanted, ("query",))
     if difference and found.isnan().any():
