@@ -20,7 +20,7 @@ from exercises.kit.parallel_work import CUTS, Linear, numbers_sent, weights_held
 # narrow makes a view: no number is copied, and a checkpoint that is mapped into memory is read only where the part lies. That a
 # remainder is an error is a decision. Unequal parts would work for a single matrix, but the ranks would no longer do the
 # same thing at the same time: shapes in collectives, recorded graphs and blocks of the cache are equal on all ranks, and only
-# then. torch.chunk does not help here, it makes a shorter last part and says nothing.
+# then. Without `divide`, torch.chunk would make a shorter last part and say nothing.
 def shard(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
     """The `rank`-th of `size` equal parts of `tensor` along `dim`; parts are contiguous ranges.
 

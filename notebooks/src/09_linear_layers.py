@@ -330,8 +330,8 @@ print("what the ranks return:", parallel_work.together(3, compute).results, "(6 
 #
 # ### Predict
 #
-# The bundled model has eight layers. The embedding is cut as well, by tokens: a rank looks up those that it has and puts
-# zeros for the others; an all-reduce adds. The head is cut the same way, and its logits are gathered on rank 0.
+# The bundled model has eight layers. The embedding is cut as well, by tokens: a rank looks up those that it has, zeros
+# stand for the others, and an all-reduce adds. The head is cut the same way, and its logits are gathered on rank 0.
 
 # %%
 predict("meetings", "How many collectives does one step have?")
