@@ -461,11 +461,11 @@ staircase("09")
 # %% [markdown]
 # ## One more: cut a model of your own
 #
-# This section is for those who have twenty minutes left. Nothing later needs it.
+# Nothing later needs this section, for which twenty minutes are good.
 #
 # Column and row in turn is right for a plain transformer. Other models have narrow matrices between wide ones, or a
-# norm between the two of a pair. And memory is there to be used: a small matrix may be held by everybody. ("column" and
-# "row" are short for column-parallel, which is by rows, and row-parallel, by columns.)
+# norm between the two of a pair. And a small matrix may be held by everybody. ("column" and "row" are short for
+# column-parallel, which is by rows, and row-parallel, by columns.)
 #
 # Here are three chains, and room for a few weights more than each rank's share. For n numbers, an all-gather has each
 # of R ranks send n (R - 1) / R, an all-reduce twice as many. The exercise is open: whatever fits and sends at most
