@@ -11,8 +11,7 @@
 # * run two real processes that share the bundled model, and measure what it costs,
 # * cut a chain of matrices, if you like, so that little is sent.
 #
-# Plan an hour and twenty minutes; three exercises are half an hour of it. A fourth waits at the end. Everything runs on
-# a laptop's CPU.
+# Plan an hour and twenty minutes. A fourth exercise waits at the end. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
