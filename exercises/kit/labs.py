@@ -600,9 +600,8 @@ def long_frequencies(head_dim: int, base: float, trained: int, wanted: int) -> t
 
     The goal: a small loss on long texts, and nearly the same as before on short ones. In
     `exercises.kit.rope_work`, qwen3-tiny reads stories two and three times as long as in its
-    training. With the frequencies of the training its loss is 0.90 and 1.31; with all of them
-    divided by 2 and by 3 it is 1.82 and 4.33. At most 0.45 and 0.70 are asked for; and at most
-    0.42 for the first 2,048 tokens, with the frequencies for twice as many.
+    training. A loss of at most 0.45 and 0.70 is asked for; and of at most 0.42 for the first 2,048
+    tokens, with the frequencies for twice as many.
 
     Args:
         head_dim: size of a head, even.

@@ -33,7 +33,8 @@ def rope_table(head_dim: int, max_position: int, base: float) -> Tensor:
 
     Returns:
         [max_position, 1, head_dim], float32: the cosines of all pairs, then their sines. All of it
-        is computed in float32 or better, so that it is right at position 30,000, too.
+        is computed in float32 or better, so that it is right at position 30,000, too, and whatever
+        torch's default dtype is: while an engine makes a model, it is the model's.
     """
     # The rounding of the training code, too: at position 30,000 another one would turn by 0.002
     # radians more.

@@ -817,6 +817,22 @@ def a_stop_string(engine, check):
 
 
 @case("ch07.take_in")
+def nobody_wants_logprobs(engine, check):
+    """Log-probabilities were not asked for: there is None in the place of each. The tokens come all the same."""
+    desk = Desk(engine, check)
+    for length in (4, 2):
+        desk.add(length, max_tokens=3)
+    seqs, _ = desk.scheduler.schedule()
+    desk.scheduler.postprocess(seqs, [31, 32])
+    check.step("take_in: A 31, B 32, logprobs [None, None]", says_error_of_take_in)
+    desk.engine.take_in(seqs, [31, 32], [None, None])
+    told = {name_of(request.seq): request.told for request in desk.made}
+    says = "A request was not told of its token: whether there are log-probabilities does not matter for that."
+    check.equal("the tokens that each request has taken in", told, {"A": [31], "B": [32]}, says)
+    observe_requests(desk)
+
+
+@case("ch07.take_in")
 def ended_by_others(engine, check):
     """A has ended with a stop token, which the scheduler has noted as stop_reason. B was aborted, C has failed."""
     desk = Desk(engine, check)

@@ -215,6 +215,19 @@ def other_block_sizes(engine, check):
 
 
 @case("ch08.slots")
+def another_table(engine, check):
+    """A sequence gets a third block; then it is preempted, and comes back with other blocks."""
+    bench = Bench(engine, check)
+    seq = bench.seq(8, [5, 2], cached=7)
+    ask_slots(bench, [5, 2], 7, 8, seq)
+    seq.append_token(109)
+    for table in ([5, 2, 7], [1, 9, 4]):
+        seq.block_table = list(table)
+        ask_slots(bench, table, 0, 9, seq, "the same sequence; ")
+        ask_slots(bench, table, 8, 9, seq, "the same sequence; ")
+
+
+@case("ch08.slots")
 def in_a_worker_process(engine, check):
     """A worker's copy of a sequence has no tokens, only their number."""
     bench = Bench(engine, check)
@@ -631,6 +644,32 @@ def says_tables(got, facts):
     if got == [[table[-1]] for table in facts.tables]:
         return "Attention reads all blocks of a sequence, not only the last one."
     return "block_tables has a row for each sequence: its table, padded with -1. prepare_block_tables(seqs) makes it."
+
+
+@case("ch08.prepare_prefill")
+def on_another_device(engine, check):
+    """The engine's device is not the CPU. (It is "meta" here, where tensors have no numbers.)"""
+    ask_device(engine, check, "prepare_prefill")
+
+
+@case("ch08.prepare_decode")
+def on_a_device(engine, check):
+    """The engine's device is not the CPU. (It is "meta" here, where tensors have no numbers.)"""
+    ask_device(engine, check, "prepare_decode")
+
+
+def ask_device(engine, check, method):
+    bench = Bench(engine, check)
+    seq = bench.seq(5, [3, 1], cached=4 if method == "prepare_decode" else 0)
+    bench.runner.device = torch.device("meta")
+    check.step("one sequence, the device is meta")
+    result = getattr(bench.runner, method)([seq])
+    bench.reset_context()
+    got = [str(getattr(value, "device", "none")) for value in result]
+    check.equal("devices of input_ids and positions", got, ["meta", "meta"], SAYS_DEVICE)
+
+
+SAYS_DEVICE = "A tensor is not on the engine's device: self.to_device(list, dtype) makes one there."
 
 
 @case("ch08.prepare_decode")

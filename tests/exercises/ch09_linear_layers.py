@@ -459,7 +459,7 @@ def forward(engine, check, size, shape, out, has_bias=True, dtype=torch.float32,
         x = full[..., own]
         linears.append(linear)
         inputs.append(x if turned else x.contiguous())
-    tokens = "x".join(map(str, shape[:-1]))
+    tokens = "x".join(map(str, shape[:-1])) or "1"
     story = f"{size} rank{'s' * (size > 1)}, {tokens} tokens of {features} features, {out} come out"
     check.step(f"{story}, {'a' if has_bias else 'no'} bias: all ranks compute", ERRORS_OF_FORWARD)
 
@@ -474,7 +474,7 @@ def forward(engine, check, size, shape, out, has_bias=True, dtype=torch.float32,
              for r in range(size)]  # fmt: skip
     expected = by_hand(full, weight, bias)
     tolerance = 2e-2 if dtype != torch.float32 else 1e-4
-    axes = (*("batch", "token")[3 - len(shape) :], "feature")
+    axes = (*("batch", "token")[3 - len(shape) :], "feature")[-len(shape) :]
     for rank in range(size):
         check_tensor(
             check, f"what rank {rank} returns", done.results[rank], expected, axes,
@@ -564,9 +564,10 @@ def one_token(engine, check):
 
 @case("ch09.forward")
 def more_dimensions(engine, check):
-    """The input has three dimensions, or its numbers are not side by side in memory."""
+    """The input has three dimensions, or one, or its numbers are not side by side in memory."""
     forward(engine, check, 2, (2, 3, 4), 3)
     forward(engine, check, 2, (3, 6), 2, turned=True)
+    forward(engine, check, 2, (4,), 3)
 
 
 @case("ch09.forward")
@@ -577,9 +578,9 @@ def half_precision_too(engine, check):
 
 @case("ch09.forward")
 def again_and_again(engine, check):
-    """A bias of 5 on one layer that computes three times: the result is the same each time."""
+    """A bias of 5 on one layer that computes three times, with the inputs 1, 2 and 3. The first result stays."""
     group_of = engine.package.module("utils.parallel_state").tensor_parallel_group
-    linears = []
+    linears, inputs = [], [1.0]
     for rank in range(2):
         with group_of(SimulatedGroup(rank, 2)):
             linears.append(engine.get("layers.linear:RowParallelLinear")(2, 1, True))
@@ -588,13 +589,20 @@ def again_and_again(engine, check):
 
     def run(group):
         linears[group.rank].group = group
-        return linears[group.rank](torch.ones(1, 1))
+        return linears[group.rank](torch.full((1, 1), inputs[0]))
 
-    for number in range(3):
-        check.step(f"computation {number + 1}", ERRORS_OF_FORWARD)
-        got = [result.tolist() if isinstance(result, torch.Tensor) else None for result in together(2, run).results]
-        says = "It should be 1 + 2 from the two ranks, and 5 from the bias, every time."
-        check.equal("what both ranks return", got, [[[8.0]], [[8.0]]], says)
+    first = None
+    for number in (1.0, 2.0, 3.0):
+        inputs[0] = number
+        check.step(f"the input is {number}", ERRORS_OF_FORWARD)
+        results = together(2, run).results
+        first = first or results
+        got = [result.tolist() if isinstance(result, torch.Tensor) else None for result in results]
+        says = "It should be the input and twice the input from the two ranks, and 5 from the bias, every time."
+        check.equal("what both ranks return", got, [[[3 * number + 5]]] * 2, says)
+    kept = [float(result) if isinstance(result, torch.Tensor) else None for result in first]
+    says = "A result has changed with a later computation: each needs memory of its own."
+    check.equal("the first results, afterwards", kept, [8.0, 8.0], says)
 
 
 @case("ch09.forward")

@@ -407,6 +407,32 @@ def one_position(engine, check):
 
 
 @case("ch11.rope_table")
+def another_base(engine, check):
+    """Two tables of the same size, one after the other, with different bases."""
+    ask_table(engine, check, 6, 5, 70.0)
+    ask_table(engine, check, 6, 5, 900.0)
+
+
+@case("ch11.rope_table")
+def while_a_model_is_made(engine, check):
+    """torch's default dtype is bfloat16, as it is while an engine makes a bfloat16 model."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        check.step("rope_table(8, 40, 500.0), the default dtype is bfloat16")
+        got = engine.get("layers.rotary_embedding:rope_table")(8, 40, 500.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    right = table(8, 40, lambda i: 500.0 ** (-2 * i / 8))
+    says = (
+        "Something was computed in torch's default dtype, which is bfloat16 here: a division of whole numbers makes a "
+        "tensor of it. Say dtype=torch.float32 where numbers begin."
+    )
+    has_form = isinstance(got, torch.Tensor) and got.dtype == torch.float32 and got.shape == right.shape
+    is_right = has_form and torch.allclose(got.double(), right.double(), atol=1e-3)
+    check.true("the table is right, and float32", is_right, says)
+
+
+@case("ch11.rope_table")
 def as_many_positions_as_features(engine, check):
     """Eight positions, eight features."""
     ask_table(engine, check, 8, 8, 500.0)
@@ -666,7 +692,7 @@ def ask_loss(check, losses, num_tokens):
     )
     check.measured(f"loss of {num_tokens:,} tokens: {loss:.3f}; at most {bar:.2f} is asked for")
     check.true(
-        f"at most {bar:.2f}", loss <= bar, f"The loss is {loss:.2f}, and at most {bar:.2f} is asked for; {about}."
+        f"at most {bar:.2f}", loss <= bar, f"The loss is {loss:.3f}, and at most {bar:.2f} is asked for; {about}."
     )
 
 

@@ -133,13 +133,14 @@ def move_error(error):
     return {
         "KeyError": "A name was looked up that is not there. Every tensor has its bytes in `sizes`.",
         "IndexError": "There may be no kernel, or none after this one.",
+        "TypeError": "The outputs are a collection: a list or a tuple as well as a set.",
         "StopIteration": "There may be no kernel, or none after this one.",
     }.get(error)
 
 
-def check_bytes(engine: Engine, check: Check, kernels, sizes, outputs):
-    given = ([[(tuple(names), made) for names, made in kernel] for kernel in kernels], dict(sizes), set(outputs))
-    copy = ([list(kernel) for kernel in given[0]], dict(given[1]), set(given[2]))
+def check_bytes(engine: Engine, check: Check, kernels, sizes, outputs, collection=set):
+    given = ([[(tuple(names), made) for names, made in kernel] for kernel in kernels], dict(sizes), collection(outputs))
+    copy = ([list(kernel) for kernel in given[0]], dict(given[1]), collection(outputs))
     numbers_ = ", ".join(f"{name} {size}" for name, size in sizes.items())
     check.step(f"kernels {shown(kernels) or 'none'}; bytes: {numbers_}; outputs {sorted(outputs)}", says=move_error)
     got = engine.get("labs:bytes_moved")(*given)
@@ -195,7 +196,18 @@ def somebody_needs_it_later(engine, check):
 def nobody_needs_it(engine, check):
     """Something is made that nobody uses, in the last kernel and before."""
     kernels = [[(("x",), "a"), (("x", "w"), "b")], [(("b",), "c"), (("b",), "y")]]
-    check_bytes(engine, check, kernels, {"x": 3, "w": 50, "a": 700, "b": 11000, "c": 130000, "y": 1700000}, {"y"})
+    sizes = {"x": 3, "w": 50, "a": 700, "b": 11000, "c": 130000, "y": 1700000}
+    check_bytes(engine, check, kernels, sizes, {"y"})
+    check_bytes(engine, check, kernels, sizes, {"c"})
+    check_bytes(engine, check, kernels, sizes, {"b"})
+
+
+@case("ch17.bytes_moved")
+def in_a_list(engine, check):
+    """The outputs come in a list, and in a tuple."""
+    kernels, sizes = [[("ab", "y"), (("y",), "z")]], {"a": 10, "b": 300, "y": 7000, "z": 20000}
+    check_bytes(engine, check, kernels, sizes, ["y", "z"], list)
+    check_bytes(engine, check, kernels, sizes, ["z"], tuple)
 
 
 @case("ch17.bytes_moved")
@@ -361,6 +373,13 @@ def now_one_now_the_other(engine, check):
 def a_graph(engine, check):
     """A graph: one call for all kernels, then calls that take no time."""
     check_end(engine, check, [21, 0, 0, 0, 0, 0], [4, 5, 6, 7, 8, 9])
+
+
+@case("ch17.end_of_step")
+def kernels_without_work(engine, check):
+    """Some kernels have nothing to do and take no time; they are launched all the same."""
+    check_end(engine, check, [10, 20, 30, 5], [40, 0, 0, 7])
+    check_end(engine, check, [10, 20], [3, 0])
 
 
 @case("ch17.end_of_step")

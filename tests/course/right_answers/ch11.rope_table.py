@@ -4,7 +4,7 @@ import math
 
 
 def rope_table(head_dim, max_position, base):
-    table = torch.zeros(max_position, 1, head_dim)
+    table = torch.zeros(max_position, 1, head_dim, dtype=torch.float32)
     positions = torch.arange(max_position, dtype=torch.float64)
     for i in range(head_dim // 2):
         angles = positions * math.exp(-2 * i / head_dim * math.log(base))
