@@ -133,15 +133,15 @@ class SamplerView(Examples):
         picture = Drawing(WIDTH, 26 + ROW * (len(self.ids) + 1), self.caption(step))
         for x, text in ((LEFT, "probability"), (RIGHT + 62, "drawn"), (RIGHT + 84, "chance")):
             picture.text(x, 14, text, SMALL, anchor="end" if text == "drawn" else "start", bold=True)
-        most = max(float(found.tempered.max()), float(found.kept.max()), int(found.counts.max()) / 1000)
+        others = found.kept.clone()
+        others[self.ids] = 0.0
+        most = max(float(x) for x in (found.tempered.max(), found.kept.max(), found.counts.max() / 1000, others.sum()))
         scale = (RIGHT - LEFT) / most
         for n, (token_id, name) in enumerate(zip(self.ids, self.names, strict=True)):
             before, after = float(found.tempered[token_id]), float(found.kept[token_id])
             count = int(found.counts[token_id])
             with picture.group(name, token=token_id, kept=int(after > 0), drawn=count):
                 self._draw_token(picture, 22 + ROW * n, name, (before * scale, after * scale, after), count, scale)
-        others = found.kept.clone()
-        others[self.ids] = 0.0
         drawn = 1000 - int(found.counts[self.ids].sum())
         text = f"and {int((others > 0).sum()):,} others"
         y = 22 + ROW * len(self.ids)
