@@ -53,7 +53,7 @@ def test_torch_is_loaded_by_the_engine(source):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @each_chapter
 def test_chapter_runs_in_any_folder(source, tmp_path):
     notebook = notebooks.derive(source)
@@ -65,7 +65,7 @@ def test_chapter_runs_in_any_folder(source, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @each_with_exercises
 def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path):
     chapter = chapter_of(source)
