@@ -6,8 +6,10 @@ it: its interpreter where there is no GPU, else its compiler.
 """
 
 import importlib.util
+import math
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,10 +19,15 @@ from .runner import prepare_triton
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 PROGRAM = {"id": (0,), "grid": (1,)}  # the program that `twin` plays
+UNDEFINED = {"float": math.nan, "int": -1}  # what `twin` gives for a masked place of a load without `other`
 
 
 class OutsideError(IndexError):
     """A kernel has read or written beside its tensors."""
+
+
+class ShapeError(TypeError):
+    """A variable has another shape after a round of a loop, which a GPU's compiler does not allow."""
 
 
 class Pointer:
@@ -48,10 +55,12 @@ class Pointer:
         return torch.where(is_on, offsets, 0), is_on
 
 
-def _load(pointer: Pointer, mask: Any = None, other: Any = 0, **_: Any) -> Tensor:
+def _load(pointer: Pointer, mask: Any = None, other: Any = None, **_: Any) -> Tensor:
     places, is_on = pointer.places(mask, "read")
     loaded = pointer.tensor.flatten()[places]
-    return torch.where(is_on, loaded, torch.as_tensor(0 if other is None else other, dtype=loaded.dtype))
+    if other is None:
+        other = UNDEFINED["float" if loaded.is_floating_point() else "int"]
+    return torch.where(is_on, loaded, torch.as_tensor(other, dtype=loaded.dtype))
 
 
 def _store(pointer: Pointer, value: Any, mask: Any = None, **_: Any) -> None:
@@ -69,6 +78,29 @@ def _reduced(all_of: Callable[..., Tensor], along: Callable[..., Tensor]) -> Cal
 
 def _of_tensors(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *values: function(*(torch.as_tensor(value) for value in values))
+
+
+def _shapes(frame: types.FrameType) -> dict[str, tuple[int, ...]]:
+    """Shapes of the numbers and tensors among a function's variables."""
+    values = {name: value for name, value in frame.f_locals.items() if isinstance(value, int | float | Tensor)}
+    return {name: tuple(value.shape) if isinstance(value, Tensor) else () for name, value in values.items()}
+
+
+def _range(*bounds: Any) -> Iterator[int]:
+    """`range` for a kernel: what is there before the loop keeps its shape in it.
+
+    Raises:
+        ShapeError: a variable has another one now.
+    """
+    before = _shapes(sys._getframe(1))
+    for number in range(*bounds):
+        yield number
+        after = _shapes(sys._getframe(1))
+        for name in before.keys() & after.keys():
+            if before[name] != after[name]:
+                words = [f"the shape {list(shape)}" if shape else "a single number" for shape in
+                         (before[name], after[name])]  # fmt: skip
+                raise ShapeError(f"{name} is {words[0]} before the loop, and {words[1]} after a round of it")
 
 
 TYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int32", "int64", "int1") if
@@ -95,7 +127,7 @@ twin = types.SimpleNamespace(
     max=_reduced(torch.amax, torch.amax),
     min=_reduced(torch.amin, torch.amin),
     trans=lambda x: x.T,
-    range=range,
+    range=_range,
     static_range=range,
 )
 
@@ -115,13 +147,14 @@ def launch(
 
     Raises:
         OutsideError: it reads or writes beside a tensor; then Triton does not run it.
+        ShapeError: a variable changes its shape in a loop.
     """
     played = {name: tensor.clone() for name, tensor in tensors.items()}
     try:
         _play(kernel, grid, played, others)
         if not (HAS_TRITON and with_triton):
             return _keep(tensors, played, "twin")
-    except OutsideError:
+    except (OutsideError, ShapeError, NameError):
         raise
     except Exception:  # what the twin cannot do, Triton may be able to do
         if not HAS_TRITON:
@@ -140,12 +173,13 @@ def _keep(tensors: dict[str, Tensor], played: dict[str, Tensor], where: str) -> 
 
 def _play(kernel: Any, grid: int, tensors: dict[str, Tensor], others: dict[str, Any]) -> None:
     function = _with_language(kernel, twin)
+    function.__globals__["range"] = _range
     try:
         for number in range(grid):
             PROGRAM.update(id=(number,), grid=(grid,))
             function(**{name: Pointer(name, tensor) for name, tensor in tensors.items()}, **others)
     finally:
-        _with_language(kernel, None)
+        del function.__globals__["range"]
 
 
 def _run(kernel: Any, grid: int, tensors: dict[str, Tensor], others: dict[str, Any]) -> str:
@@ -157,6 +191,10 @@ def _run(kernel: Any, grid: int, tensors: dict[str, Tensor], others: dict[str, A
     constants = {name: tl.constexpr for name in others if name.isupper()}
     function.__annotations__ = constants
     jitted, interprets = triton.jit(function), triton.knobs.runtime.interpret
+    if not interprets:  # its compiler calls only what it has compiled
+        helpers = {name: value for name, value in function.__globals__.items() if value is not function
+                   and isinstance(value, types.FunctionType) and "tl" in value.__code__.co_names}  # fmt: skip
+        function.__globals__.update({name: triton.jit(value) for name, value in helpers.items()})
     if interprets:  # it makes the function anew from its source, with other annotations
         jitted.rewrite().__annotations__ = constants
     moved = {name: tensor if interprets else tensor.cuda() for name, tensor in tensors.items()}

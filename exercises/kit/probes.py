@@ -46,7 +46,7 @@ def check_tensor(
     found, wanted = list(got.shape), list(expected.shape)
     same = [text for text, other in (mistakes or {}).items() if list(other.shape) == found != wanted]
     says_shape = same[0] if same else _about_shape(got.detach().cpu(), expected, axes, tolerance)
-    if not check.equal(f"shape of {what}, [{', '.join(f'{axis}s' for axis in axes)}]", found, wanted, says_shape):
+    if not check.equal(f"shape of {what}, [{', '.join(map(_plural, axes))}]", found, wanted, says_shape):
         return False
     kind, promised = (str(kind).removeprefix("torch.") for kind in (got.dtype, dtype or expected.dtype))
     if not check.equal(f"dtype of {what}", kind, promised, f"It should be {promised}, and is {kind}."):
@@ -117,22 +117,22 @@ def _about_axis(got: Tensor, expected: Tensor, dim: int, axis: str, tolerance: f
     if size < 2:
         return ""
     if _same(got, expected.flip(dim), tolerance) and size > 2:
-        return f"The {axis}s are in the opposite order."
+        return f"The {_plural(axis)} are in the opposite order."
     for steps in range(1, min(size, 65)):
         for turn in (steps, -steps):
             if _same(got, expected.roll(turn, dim), tolerance):
                 if size == 2:
-                    return f"The two {axis}s have changed places."
+                    return f"The two {_plural(axis)} have changed places."
                 if size == 2 * steps:
-                    return f"The two halves of the {axis}s have changed places."
-                return f"The {axis}s are shifted by {steps}, {'forward' if turn > 0 else 'backward'}."
+                    return f"The two halves of the {_plural(axis)} have changed places."
+                return f"The {_plural(axis)} are shifted by {steps}, {'forward' if turn > 0 else 'backward'}."
     if size % 2 == 0 and size > 2:
         halves = expected.unflatten(dim, (2, -1)).transpose(dim, dim + 1).flatten(dim, dim + 1)
         pairs = expected.unflatten(dim, (-1, 2)).transpose(dim, dim + 1).flatten(dim, dim + 1)
         if _same(got, halves, tolerance):
-            return f"The {axis}s alternate between the first half and the second half of what they should be."
+            return f"The {_plural(axis)} alternate between the first half and the second half of what they should be."
         if _same(got, pairs, tolerance):
-            return f"First come the {axis}s with even numbers, then those with odd numbers."
+            return f"First come the {_plural(axis)} with even numbers, then those with odd numbers."
     if not expected.isfinite().all():  # what is masked is alike everywhere, and tells nothing about an order
         return ""
     rows, wanted = got.movedim(dim, 0), expected.movedim(dim, 0)
@@ -140,7 +140,9 @@ def _about_axis(got: Tensor, expected: Tensor, dim: int, axis: str, tolerance: f
     if found and all(found) and any(j not in i for j, i in enumerate(found)):
         order = [i[0] for i in found]
         if len(set(order)) == size:
-            return f"The {axis}s are right, but in the order {order if size <= FEW else 'of another numbering'}."
+            return (
+                f"The {_plural(axis)} are right, but in the order {order if size <= FEW else 'of another numbering'}."
+            )
         if len(set(order)) == 1:
             return f"Every {axis} has the numbers of {axis} {order[0]}."
         return f"Every {axis} has numbers of a {axis}, but of another one: {order[:FEW]}{', ...' * (size > FEW)}."
@@ -152,9 +154,10 @@ def _swapped(got: Tensor, expected: Tensor, axes: tuple[str, ...], tolerance: fl
     for i, j in itertools.combinations(range(expected.ndim), 2):
         turned = expected.transpose(i, j)
         if turned.shape == got.shape and _same(got, turned, tolerance):
-            return f"It is transposed: {axes[i]}s and {axes[j]}s have changed places."
+            return f"It is transposed: {_plural(axes[i])} and {_plural(axes[j])} have changed places."
         if _same(got, turned.reshape(got.shape), tolerance):
-            return f"The numbers are there in another order: {axes[i]}s and {axes[j]}s were swapped before a view."
+            names = f"{_plural(axes[i])} and {_plural(axes[j])}"
+            return f"The numbers are there in another order: {names} were swapped before a view."
     return ""
 
 
@@ -166,12 +169,12 @@ def _about_shape(got: Tensor, expected: Tensor, axes: tuple[str, ...], tolerance
         for i, j in itertools.combinations(range(expected.ndim), 2):
             turned = expected.transpose(i, j)
             if turned.shape == got.shape and _same(got, turned, tolerance):
-                return f"It is transposed: {axes[i]}s and {axes[j]}s have changed places."
+                return f"It is transposed: {_plural(axes[i])} and {_plural(axes[j])} have changed places."
     if got.ndim == expected.ndim:
         other = [d for d in range(got.ndim) if got.shape[d] != expected.shape[d]]
         if len(other) == 1:
             axis, size = axes[other[0]], got.shape[other[0]]
-            return f"There should be {expected.shape[other[0]]} {axis}s, and there are {size}."
+            return f"There should be {expected.shape[other[0]]} {_plural(axis)}, and there are {size}."
     return ""
 
 
@@ -202,3 +205,8 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     return ", ".join(words[:4]) + ", ..." * (len(words) > 4)
+
+
+def _plural(axis: str) -> str:
+    """Of the name of an axis: tokens, queries."""
+    return f"{axis[:-1]}ies" if axis.endswith("ry") else f"{axis}s"

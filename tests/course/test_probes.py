@@ -109,3 +109,8 @@ def test_any_shape_can_be_looked_at(shape):
     assert find(x, x, axes).first is None
     if x.numel():
         assert find(x + 1, x, axes).first is not None
+
+
+def test_queries_are_called_queries():
+    assert "The queries are shifted by 1" in find(right().roll(1, 0), axes=("query", "head", "feature")).likely
+    assert "shape of output, [queries, heads]" in find(right(3, 2), right(4, 2), axes=("query", "head")).first[0]

@@ -1,5 +1,6 @@
 """Grader of chapter 10. What is right is said by plain loops: a key at a time, a query at a time, in float64."""
 
+import contextlib
 import functools
 import math
 import random
@@ -85,6 +86,12 @@ def store_mistakes(cache, rows, others, slots):
         "The whole block was erased before a row was written into it.":
             stored(erased(cache, slots), rows, slots),
         "Block and place have changed places: slot // block_size is the block.": turned,
+        "A block was erased where a row goes into its first place. Its other places belong to older tokens.":
+            stored(erased(cache, [s for s in slots if s % size == 0]), rows, slots),
+        "The rows lie side by side, from the first one's slot on. Each has a slot of its own.":
+            stored(cache, rows, range(slots[0], slots[0] + len(slots)))
+            if slots and slots[0] + len(slots) <= num_blocks * size else None,
+        "Only the first number of each row was written.": cornered(cache, rows, slots),
         "Slot 0 is as it was. It is a slot like all others.":
             stored(cache, [row for row, slot in zip(rows, slots, strict=True) if slot], [s for s in slots if s]),
         "Every row lies in block 0: the block is slot // block_size.": stored(cache, rows, [s % size for s in slots]),
@@ -104,6 +111,13 @@ def partly(cache, rows, slots, heads):
     new = stored(cache, rows, slots)
     cache = cache.clone()
     cache[:, :, heads] = new[:, :, heads]
+    return cache
+
+
+def cornered(cache, rows, slots):
+    """The first number of each row alone."""
+    new, cache = stored(cache, rows, slots), cache.clone()
+    cache[..., 0, 0] = new[..., 0, 0]
     return cache
 
 
@@ -136,6 +150,10 @@ def ask_to_store(engine, check, key, value, slots, shape, dtype=torch.float32):
         {
             "IndexError": "A place was asked for that is not there. A slot counts through all blocks: it is neither a "
             "block nor a place in a block. slot // block_size is the block, slot % block_size the place in it.",
+            "RuntimeError": None
+            if key.is_contiguous()
+            else "Here the rows of key and value do not lie side by side "
+            "in memory: of the tensors only the caches are promised to be contiguous.",
         },
     )
     mapping = torch.tensor(slots, dtype=torch.int64)
@@ -277,9 +295,80 @@ def attention_mistakes(q, k, v, scale):
         "The scores are the weights: the softmax is missing.": wrong(scale, over="nothing"),
         "The weights multiply the keys, and should multiply the values.": attention(q, k, k, scale),
         "Keys and values have changed places.": attention(q, v, k, scale),
+        "The exponentials are not divided by their sum: the weights of a query have to sum up to 1.":
+            weighted(q, k, v, lambda s: (scale * s).exp()),
+        "The exponentials less the largest score are not divided by their sum: the weights have to sum up to 1.":
+            weighted(q, k, v, lambda s: (scale * s - (scale * s).amax(-1, keepdim=True)).exp()),
+        "The weights were scaled, after the softmax, and the scores were not.":
+            weighted(q, k, v, lambda s: scale * s.softmax(-1)),
+        "A sigmoid was taken of each score, and should be a softmax of a row of them.":
+            weighted(q, k, v, lambda s: (scale * s).sigmoid()),
+        "The scores were divided by their sum. A softmax takes their exponentials first.":
+            weighted(q, k, v, lambda s: (scale * s.nan_to_num(neginf=0)) / (scale * s.nan_to_num(neginf=0)).sum(
+                -1, keepdim=True)),
         "The weights are not used: this is the mean of the values that a query sees.": attention(0 * q, k, v, scale),
         "This is the value of the token itself.": values.repeat_interleave(group, 1)[len(k) - len(q) :],
     })  # fmt: skip
+
+
+def products(q, k):
+    """Every query with every key, [num_heads, num_queries, num_tokens], not scaled, and which of them are seen."""
+    wide = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    return torch.einsum("qhd,khd->hqk", q, wide), torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+
+
+def weighted(q, k, v, weights):
+    """The values with weights that somebody else makes of the products; those that are not seen are -inf."""
+    found, seen = products(q.double(), k.double())
+    found = weights(found.masked_fill(~seen, -INF))
+    return torch.einsum("hqk,khd->qhd", found, v.double().repeat_interleave(q.shape[1] // k.shape[1], 1))
+
+
+HIDDEN = "Hidden keys have a score that is low, and not low enough: other scores may be lower still. They need -inf."
+WINDOW = "A query sees only the newest keys up to its own, and none of the older ones."
+LIMIT = (
+    "Large scores were cut off at a limit, and weigh the same from there on. Subtract a row's largest from all of it."
+)
+
+
+def families(q, k, v, scale):
+    """Mistakes with a number in them that may be any: sentence and tensor, one after the other."""
+    for low in (-5.0, -10.0, -20.0, -50.0, -100.0, -1000.0, -1e4, -65504.0, -1e5):
+        for way in (lambda s, low=low: s.nan_to_num(neginf=low / scale), None):
+            if way is None:  # added to the score that is there
+                found, seen = products(q.double(), k.double())
+                found = (scale * found + low * ~seen).softmax(-1)
+                yield HIDDEN, torch.einsum("hqk,khd->qhd", found, v.double().repeat_interleave(len(found) // k.shape[1],
+                                                                                                1))  # fmt: skip
+            else:
+                yield HIDDEN, weighted(q, k, v, lambda s, way=way: (scale * way(s)).softmax(-1))
+    for size in range(1, len(k)):
+        yield WINDOW, attention(q, k, v, scale, lambda i, j, shift, size=size: i + shift - size < j <= i + shift)
+    for most in (10, 20, 30, 50, 60, 64, 70, 80, 85, 88, 100):
+        for least in (-INF, -most):
+            yield LIMIT, weighted(
+                q, k, v, lambda s, most=most, least=least: torch.where(s == -INF, s, (scale * s).clamp(least, most))
+                .softmax(-1))  # fmt: skip
+
+
+def overflows(q, k, v, scale):
+    """What is nan after well-known mistakes, computed in float32 as they do."""
+    found, seen = products(q.float(), k.float())
+    raw = scale * found
+    scores = raw.masked_fill(~seen, -INF)
+    ways = {
+        "exp() of a score above 88 is infinite, and inf / inf is nan. Subtract each query's largest score first, as "
+        "softmax does.": scores.exp(),
+        "The largest score of all queries and heads was subtracted. Where all scores of a query are far below it, each "
+        "exponential is 0, and 0 / 0 is nan: a query in a head needs its own largest.": (scores - scores.max()).exp(),
+        "For all queries of a head the largest score of the head was subtracted. Where all scores of a query are far "
+        "below it, each exponential is 0, and 0 / 0 is nan: a query needs its own largest.":
+            (scores - scores.amax((1, 2), keepdim=True)).exp(),
+        "The largest score was taken of hidden keys, too. Where those that are seen are far below it, each exponential "
+        "is 0, and 0 / 0 is nan. Hide keys first.": (raw - raw.amax(-1, keepdim=True)).exp() * seen,
+    }  # fmt: skip
+    wide = v.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    return {text: torch.einsum("hqk,khd->qhd", e / e.sum(-1, keepdim=True), wide) for text, e in ways.items()}
 
 
 def added(q, k, v, scale):
@@ -320,11 +409,29 @@ def ask_attention(engine, check, q, k, v, scale):
     if q.dtype != torch.float32 and isinstance(got, torch.Tensor) and (got.shape, got.dtype) == (right.shape, q.dtype):
         # Which digits are lost depends on the way it was computed.
         far = float((got.double() - right).abs().max() / right.abs().max())
-        check.true("the numbers are right to two digits", far <= 0.03, says_of_half(got, mistakes))
+        says = says_of_half(got, mistakes)
+        if q.dtype == torch.float16 and got.isnan().any():
+            says = "There is nan: a product of query and key was infinite in float16 before it was scaled. Scale the " \
+                "query first, or multiply in float32."  # fmt: skip
+        check.true("the numbers are right to two digits", far <= 0.03, says)
     else:
+        if isinstance(got, torch.Tensor) and got.shape == right.shape and not is_close(got, right):
+            if got.isnan().any():
+                likely = [text for text, other in overflows(*before, scale).items()
+                          if torch.equal(other.isnan(), got.isnan())]  # fmt: skip
+                kinds = f"nan in {int(got.isnan().sum())} of {got.numel()} numbers"
+                check.equal("output", kinds, "no nan", likely[0] if len(likely) == 1 else
+                            "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way.")  # fmt: skip
+                return
+            mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}
         check_tensor(check, "output", got, right, ("query", "head", "feature"), mistakes, dtype=q.dtype)
     same = all(torch.equal(one, other) for one, other in zip((q, k, v), before, strict=True))
     check.true("q, k and v are as they were", same, "They are only read, and one of them has changed.")
+
+
+def is_close(got, other):
+    """Whether two tensors are the same to four digits of the largest number."""
+    return bool((got.double() - other.double()).abs().max() <= 1e-4 * other.double().abs().max())
 
 
 def heads(num_queries, num_tokens, num_heads, num_kv_heads, head_dim, seed=0, spread=1.5):
@@ -372,10 +479,25 @@ def the_first_token(engine: Engine, check: Check) -> None:
 
 
 @case("ch10.causal_attention")
+def far_apart(engine: Engine, check: Check) -> None:
+    """Two heads: all scores of the one are near 60, all of the other near -60."""
+    q, k, v = heads(3, 5, 2, 1, 2, seed=65)
+    q, k = torch.tensor([[[6.0, 0.1], [-6.0, 0.2]]]).repeat(3, 1, 1), torch.cat((k[..., :1] / 8 + 20, k[..., 1:]), -1)
+    ask_attention(engine, check, q, k, v, 0.5)
+
+
+@case("ch10.causal_attention")
 def large_scores(engine: Engine, check: Check) -> None:
     """Scores of some hundreds: exp() of such numbers is infinite, their softmax is not."""
     q, k, v = heads(4, 6, 4, 2, 4, seed=60)
     ask_attention(engine, check, 40 * q, 5 * k, v, 0.5)
+
+
+@case("ch10.causal_attention")
+def huge_scores(engine: Engine, check: Check) -> None:
+    """Scores of some hundred thousands, above and below 0."""
+    q, k, v = heads(4, 6, 4, 2, 4, seed=60)
+    ask_attention(engine, check, 2000 * q.round(), 200 * k.round(), v, 0.5)
 
 
 @case("ch10.causal_attention")
@@ -391,6 +513,15 @@ def half_precision(engine: Engine, check: Check) -> None:
     """bfloat16 comes, and bfloat16 goes back."""
     q, k, v = (x.bfloat16() for x in heads(3, 5, 4, 2, 8, seed=80))
     ask_attention(engine, check, q, k, v, 0.35)
+
+
+@case("ch10.causal_attention")
+def in_float16(engine: Engine, check: Check) -> None:
+    """float16, which ends at 65,504: query times key is more than that, and the score, scaled, is not."""
+    q, k, v = (x.half() for x in heads(2, 4, 2, 1, 4, seed=85))
+    k = torch.tensor([-200.0, 100.0, 200.0, 300.0])[:, None, None].repeat(1, 1, 4).half()
+    q = torch.tensor([256.0, -256.0])[None, :, None].repeat(2, 1, 4).half()
+    ask_attention(engine, check, q, k, v, 0.001)
 
 
 @case("ch10.causal_attention")
@@ -492,6 +623,18 @@ def merge_mistakes(scores, values, maximum, total, output):
         ),
         "One maximum for all queries: it has to be taken for each.": torch.full_like(new, float(new.max())),
     }
+    hidden = (scores == -INF).all(1)
+    waits = "All queries have kept what they had, though only some of them see no key of this tile."
+    if hidden.any() and not hidden.all():
+        maxima = {text: x for text, x in maxima.items() if not torch.equal(x, maximum)} | {waits: maximum}
+        totals[waits], outputs[waits] = total, output
+        only = (
+            (scores - torch.where(hidden, 0.0, safe)[:, None]).exp(),
+            (maximum - torch.where(hidden, 0.0, safe)).exp(),
+        )
+        text = "For a query that sees no key of this tile the old sum was scaled by exp(maximum), as if the new were 0."
+        totals[text] = total * only[1] + only[0].sum(1)
+        outputs[text] = output * only[1][:, None] + only[0] @ values
     return (
         distinct(new, maxima),
         distinct(right_total, {text: x for text, x in totals.items() if bool((total != 0).any()) or "old" not in text}),
@@ -505,6 +648,13 @@ MERGE_RAISED = {
     "a query: [:, None] makes a column of the former.",
     "IndexError": "A dimension was asked for that is not there: maximum and total have one dimension, the queries.",
 }
+
+
+NAN_UNSEEN = "There is nan, and a query that has seen no key yet: -inf - -inf is nan. Subtract something finite there."
+NAN_LARGE = (
+    "There is nan: exp() of a score above 88 is infinite, and inf times 0, inf less inf or inf / inf is nan; or exp() "
+    "of each was 0, and 0 / 0 is nan. No exponential is to be taken but of a difference to the largest score so far."
+)
 
 
 def ask_merge(engine, check, tiles):
@@ -532,11 +682,21 @@ def ask_merge(engine, check, tiles):
             if isinstance(found, torch.Tensor) and found.shape == wanted.shape and name == "maximum":
                 is_right &= check_maximum(check, what, found, wanted, mistakes)
             else:
+                if isinstance(found, torch.Tensor) and found.isnan().any():
+                    unseen = bool((torch.stack((before[2], before[0].amax(1))) == -INF).all(0).any())
+                    check.equal(what, "has nan in it", "as it should be", NAN_UNSEEN if unseen else NAN_LARGE)
+                    is_right = False
+                    continue
                 is_right &= check_tensor(check, what, found, wanted, axes, mistakes, dtype=torch.float32)
+        given = {x.data_ptr() for x in state}
+        again = [name for name, x in zip(("maximum", "total", "output"), got, strict=True)
+                 if isinstance(x, torch.Tensor) and x.data_ptr() in given]  # fmt: skip
         same = all(torch.equal(a, b) for a, b in zip((scores, values, *state), before, strict=True))
         check.true(f"what was given for tile {number} is as it was", same,
                    "A tensor that was given has changed. New ones are asked for: += changes the old one.")  # fmt: skip
-        if not (is_right and same):
+        check.equal(f"what came back after tile {number} and is no new tensor", again, [],
+                    "A tensor that was given has come back. New ones are asked for: .clone() makes one.")  # fmt: skip
+        if not (is_right and same) or again:
             return
         state = tuple(got)
 
@@ -577,6 +737,20 @@ def hidden_keys(engine: Engine, check: Check) -> None:
     second = torch.tensor([[0.7, -INF, -0.2], [-INF, -INF, -INF]])
     third = torch.tensor([[1.7, 0.2, -INF], [-0.4, 2.0, 0.1]])
     ask_merge(engine, check, [(scores, numbers(3, 2, seed=i)) for i, scores in enumerate((first, second, third))])
+
+
+@case("ch10.merge_tile")
+def nobody_looks(engine: Engine, check: Check) -> None:
+    """A tile that neither query may see, between two others."""
+    tiles = [torch.tensor([[0.5, 1.5], [2.0, -1.0]]), torch.full((2, 2), -INF), torch.tensor([[2.0, 0.5], [1.0, 3.0]])]
+    ask_merge(engine, check, [(scores, numbers(2, 3, seed=i)) for i, scores in enumerate(tiles)])
+
+
+@case("ch10.merge_tile")
+def far_below(engine: Engine, check: Check) -> None:
+    """Scores some millions below 0."""
+    tiles = [torch.tensor([[-3000001.0, -3000000.5]]), torch.tensor([[-3000002.0, -2999999.5, -3000000.0]])]
+    ask_merge(engine, check, [(scores, numbers(scores.shape[1], 3, seed=i)) for i, scores in enumerate(tiles)])
 
 
 @case("ch10.merge_tile")
@@ -639,6 +813,18 @@ def kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale):
             maximum = new
         return total, output
 
+    def divided(again):
+        maximum = torch.full((len(q),), -INF, dtype=torch.float64)
+        total, output = torch.zeros(len(q), dtype=torch.float64), torch.zeros(*q.shape, dtype=torch.float64)
+        for block in blocks:
+            part = scores[:, list(block)]
+            new = torch.maximum(maximum, part.amax(1))
+            decay, w = (maximum - new).exp(), (part - new[:, None]).exp()
+            total = total * decay + w.sum(1)
+            output = output * decay[:, None] + torch.einsum("ht,thd->hd", w, wide_v[list(block)])
+            output, maximum = output / total[:, None], new
+        return output / total[:, None] if again else output
+
     def larger(maximum, part):
         return torch.maximum(maximum, part.amax(1))
 
@@ -670,6 +856,16 @@ def kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale):
         "The scores were not scaled.": of(k, v, 1.0),
         "The scores were scaled by 1 / sqrt(HEAD_DIM), and not by `scale`.": of(k, v, q.shape[1] ** -0.5),
         "The scores were scaled twice.": of(k, v, scale * scale),
+        "Powers of 2 were taken, and not of e: here it is tl.exp. (The engine's tl.exp2 goes with scores that have "
+        "a factor log2(e).)": of(k, v, scale * LOG_2),
+        "The query was read from q_ptr + head on, without * HEAD_DIM: head h has its own row of HEAD_DIM numbers.":
+            attention(shifted(q)[None], k, v, scale, sees=lambda i, j, s: True)[0],
+        "The output was written from o_ptr + head on, without * HEAD_DIM: head h has its own row of HEAD_DIM numbers.":
+            overwritten(of(k, v)),
+        "Query and output begin at + head, without * HEAD_DIM: head h has its own row of HEAD_DIM numbers.":
+            overwritten(attention(shifted(q)[None], k, v, scale, sees=lambda i, j, s: True)[0]),
+        "The output was divided after each block, and then went on as if it were a sum.": divided(False),
+        "The output was divided after each block, as if it were a sum, and once more at the end.": divided(True),
         "Query head h took KV head h % KV_HEADS. It is h // GROUP.": of(k, v, kv_head=lambda h, group, n: h % n),
         "All query heads took KV head 0.": of(k, v, kv_head=lambda h, group, n: 0),
         "The weights multiply the keys, and should multiply the values.": of(k, k),
@@ -692,21 +888,61 @@ def kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale):
     })  # fmt: skip
 
 
+def shifted(q):
+    """Rows that begin one number after the other."""
+    return torch.stack([q.flatten()[head : head + q.shape[1]] for head in range(len(q))])
+
+
+def overwritten(output):
+    """Rows that were written one number after the other, into an output that was full of 7."""
+    found = torch.full_like(output, 7.0).flatten()
+    for head, row in enumerate(output):
+        found[head : head + len(row)] = row
+    return found.view(output.shape)
+
+
 KERNEL_RAISED = {
+    "NameError": "A name is not there. Of Triton `tl` is there, and no more is needed; a function that you call has to "
+    "stand above your kernel, as a helper of yours.",
+    "ShapeError": "A variable keeps its shape in a loop: a GPU's compiler asks for that. Begin a row of sums with "
+    "tl.zeros([HEAD_DIM], tl.float32).",
     "OutsideError": "It reads or writes beside a tensor. Loads of places behind the last token want a mask; an offset "
     "counts single numbers, so a row has to be multiplied by all that lies in it.",
     "InterpreterError": "The interpreter of Triton has stopped: the reason is above.",
 }
 
 
+NAN_UNDEFINED = (
+    "Where a load is masked and has no `other`, anything may come; here it is nan, and nan times a weight of 0 is nan. "
+    "other=0.0 makes it 0."
+)
+NAN_BELOW = (
+    "All scores are far below 0 here, so that exp() of each is 0, and 0 / 0 is nan: the largest score is to be "
+    "subtracted, and before the first block the maximum is -inf, not 0."
+)
+
+
+@contextlib.contextmanager
+def patched(values, **others):
+    """Other values in a dict for a while."""
+    before = values.copy()
+    values.update(others)
+    try:
+        yield
+    finally:
+        values.update(before)
+
+
 def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, num_tokens, scale, seed=0, spread=1.5,
-               high=1.0, interpret=False):  # fmt: skip
+               high=1.0, interpret=False, below=False):  # fmt: skip
     """Launch the kernel, a program for each head, and compare what it has written."""
     kernel = engine.get("labs:decode_kernel")
     num_blocks = max(table) + 2
     shape = (num_blocks, size, num_kv_heads, head_dim)
     q = numbers(num_heads, head_dim, seed=seed, spread=spread) * high
     k_cache, v_cache = (numbers(*shape, seed=seed + i, spread=spread) for i in (1, 2))
+    if below:  # all scores are below 0
+        q, k_cache = -q.abs(), k_cache.abs()
     tensors = {
         "q_ptr": q,
         "k_ptr": k_cache,
@@ -727,6 +963,13 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
     right = attention(q[None], k, v, scale)[0]
     mistakes = kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale)
     mistakes["The output is as it was before: nothing was stored."] = before["o_ptr"]
+    if tensors["o_ptr"].isnan().any():
+        filled = {name: tensor.clone() for name, tensor in before.items()}
+        with patched(kernel_work.UNDEFINED, float=0.0):
+            kernel_work.launch(kernel, num_heads, filled, False, **sizes)
+        says = NAN_BELOW if below else "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way."
+        check.equal("output", "has nan in it", "no nan", says if filled["o_ptr"].isnan().any() else NAN_UNDEFINED)
+        return
     check_tensor(check, "output", tensors["o_ptr"], right, ("head", "feature"), mistakes, dtype=torch.float32)
     changed = [name for name, old in before.items() if name != "o_ptr" and not torch.equal(old, tensors[name])]
     check.equal("tensors that have changed, other than the output", changed, [],
@@ -735,8 +978,8 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
 
 @case("ch10.decode_kernel")
 def one_full_block(engine: Engine, check: Check) -> None:
-    """Four tokens fill one block, which is not the first of the cache. One query head, one KV head."""
-    ask_kernel(engine, check, 1, 1, 4, 4, [2], 4, 0.6)
+    """Four tokens fill one block, which is not the first of the cache. Two query heads of 8, one KV head."""
+    ask_kernel(engine, check, 2, 1, 8, 4, [2], 4, 0.6)
 
 
 @case("ch10.decode_kernel")
@@ -767,6 +1010,12 @@ def blocks_of_two(engine: Engine, check: Check) -> None:
 def high_scores(engine: Engine, check: Check) -> None:
     """Scores of some hundreds."""
     ask_kernel(engine, check, 2, 1, 8, 4, [2, 0, 3], 11, 0.5, seed=51, high=100.0)
+
+
+@case("ch10.decode_kernel")
+def all_below_zero(engine: Engine, check: Check) -> None:
+    """All scores are some hundreds below 0."""
+    ask_kernel(engine, check, 2, 1, 8, 4, [2, 0, 3], 11, 0.5, seed=55, high=100.0, below=True)
 
 
 @case("ch10.decode_kernel")
