@@ -38,7 +38,7 @@ from nanovllm.viz import PagedGather
 # Without the levers of chapter 17.
 SMALL = {"kvcache_block_size": 16, "num_kvcache_blocks": 80, "max_model_len": 1100, "device": "cpu"}
 SMALL |= {"disabled_optimizations": "all"}
-stories = ["Once upon a time there was a little cat", "One day, Tom and Mia went to the park. They"]
+stories = ["Once upon a time there was a little cat", "One day, Tom and Mia went to the park."]
 logging.disable(logging.WARNING)
 mine()
 
@@ -77,7 +77,7 @@ layers = attention_work.heads_of(llm, text)
 q, k, v, scale = layers[3]
 print("q", list(q.shape), " k", list(k.shape), " v", list(v.shape), f" scale {scale} = {q.shape[-1]} ** -0.5")
 
-query, keys, values = q[6, 2], k[:7, 1], v[:7, 1]  # head 2 looks at KV head 1
+query, keys, values = q[6, 2], k[:7, 1], v[:7, 1]  # keys and values are fewer: why, comes below
 scores = scale * keys @ query
 for n in (1, 3, 4):
     print(f"{tokens[6]!r} asks {tokens[n]!r:7} {scale} * (query . key) = {scores[n]:.3f}")
@@ -165,7 +165,7 @@ reveal("no mask", choices[0] if found == right else choices[1 if words & set(" "
 # ### What happens without it
 #
 # Now the mistake that is easy to make: PyTorch's `is_causal=True` lines queries and keys up at the *first* token. Then
-# query 0 sees key 0 only, whoever it belongs to.
+# query 0 sees key 0 only, even if it is the query of a later token.
 
 # %%
 choices = ["all is right", "the first token is right, then it goes wrong", "wrong from the first token on"]
@@ -218,11 +218,11 @@ figures.attention_maps(maps, tokens)
 # ### Predict
 #
 # Large models do the latter a lot: in many heads most of the weight lies on the first token, whatever it is, as if to
-# put it somewhere (an **attention sink**). Our model is small. We give it a thousand tokens, and look at the queries
-# from 100 on.
+# put it somewhere (an **attention sink**). Our model is small, and has 32 heads. We give it a thousand tokens, and look
+# at the queries from 100 on.
 
 # %%
-predict("sink", "Of its 32 heads, which share does the one with the most give the first token?", unit="%")
+predict("sink", "In the head that looks most at the first token, what share goes there?", unit="%")
 
 # %%
 talk = [said for pair in attention_work.talk_work.TALK[:20] for said in pair]
@@ -251,10 +251,15 @@ for story, text_ in zip(stories, write(without("ch10.store_kvcache")), strict=Tr
 # {{exercise ch10.store_kvcache}}
 
 # %%
-# Plugged in: one story in blocks of 4, and what lies in the slots of its first block.
+# Plugged in: six tokens of a sequence with the block table [2, 0], in blocks of 4. Then the two stories.
 me = mine()
 print(me.whose("ch10.causal_attention", "ch10.store_kvcache"))
-print("as it should be:", write(me) == right)
+caches = [torch.zeros(3, 4, 2, 64) for _ in range(2)]
+me.layers.attention.store_kvcache(k[:6], v[:6], *caches, torch.tensor([8, 9, 10, 11, 0, 1]))
+for number, block in enumerate(caches[0]):
+    held = [next((tokens[i] for i in range(6) if torch.equal(row, k[i])), "-") for row in block]
+    print(f"block {number}, slots {4 * number} to {4 * number + 3}: {held}")
+print("the stories are as they should be:", write(me) == right)
 
 # %% [markdown]
 # ## And out of them
@@ -268,16 +273,18 @@ print("as it should be:", write(me) == right)
 # Where blocks are consecutive, nothing is copied. Where they are not, all keys and values are: read, written, and read
 # again by attention.
 
+
 # %%
-cache, one_query = torch.randn(600, 16, 2, 64), torch.randn(1, 4, 64)
-in_order, mixed = list(range(63)), torch.randperm(600)[:63].tolist()
-for name, table in {"consecutive": in_order, "in no order": mixed}.items():
-    gather = min(timeit.repeat(lambda table=table: gather_kvcache(cache, table, 1000), number=50, repeat=5)) / 50
-    rows = gather_kvcache(cache, table, 1000)
-    attend = (
-        min(timeit.repeat(lambda rows=rows: causal_attention(one_query, rows, rows, 0.125), number=50, repeat=5)) / 50
-    )
-    print(f"{name:12} keys of 1,000 tokens: {1e6 * gather:5.0f} us to gather, attention {1e6 * attend:5.0f} us")
+def microseconds(function):
+    return 1e6 * min(timeit.repeat(function, number=30, repeat=5)) / 30
+
+
+cache, one_query, table = torch.randn(600, 16, 2, 64), torch.randn(1, 4, 64), torch.randperm(600)[:63].tolist()
+rows = gather_kvcache(cache, table, 1000)
+gather = 2 * microseconds(lambda: gather_kvcache(cache, table, 1000))
+attend = microseconds(lambda: causal_attention(one_query, rows, rows, 0.125))
+print(f"1,000 tokens, blocks in no order: {gather:.0f} us to gather keys and values, {attend:.0f} us for attention")
+print(f"gathering takes {gather / attend:.1f} times as long as what it is for")
 
 # %% [markdown]
 # A kernel that reads the pages where they lie saves all of that. What is in its way is the softmax: it wants the
@@ -311,7 +318,7 @@ print(f"the part of tile 0 in that: {right_total - (second - 5).exp().sum():.4f}
 
 # %%
 choices = ["they grow", "they shrink", "they stay, and something is added", "nothing at all happens"]
-predict("smaller", "What happens to the old total and output?", choices=choices)
+predict("smaller", "What happens to the old total and output, both of them not divided yet?", choices=choices)
 
 # %%
 third = torch.tensor([4.0, 0.5])
@@ -388,21 +395,63 @@ if kernel_work.HAS_TRITON:
     )
 
 # %% [markdown]
+# ### Tiles
+#
+# A program may load a whole tile at once: `rows[:, None] * WIDTH + features[None, :]` is a table of offsets, a line for
+# each row. This kernel sums up the columns of a matrix, a tile of rows after the other.
+
+# %%
+tl = kernel_work.twin  # a stand-in of PyTorch, until Triton runs it
+
+
+def column_sums(x_ptr, out_ptr, num_rows, WIDTH, TILE):
+    features, places = tl.arange(0, WIDTH), tl.arange(0, TILE)
+    sums = tl.zeros([WIDTH], tl.float32)
+    for i in range(0, tl.cdiv(num_rows, TILE)):
+        rows = i * TILE + places
+        offsets = rows[:, None] * WIDTH + features[None, :]
+        tile = tl.load(x_ptr + offsets, mask=(rows < num_rows)[:, None], other=0.0)
+        sums = sums + tl.sum(tile, axis=0)
+    tl.store(out_ptr + features, sums)
+
+
+matrix, sums = torch.arange(20.0).view(5, 4), torch.zeros(4)
+where = kernel_work.launch(column_sums, 1, {"x_ptr": matrix, "out_ptr": sums}, num_rows=5, WIDTH=4, TILE=2)
+print(f"it ran in: {where}; {sums.tolist()}, as it should be: {torch.equal(sums, matrix.sum(0))}")
+
+# %% [markdown]
+# | | |
+# |---|---|
+# | `range(0, tl.cdiv(num_rows, TILE))` | a round for each tile; `cdiv` rounds up: 5 rows in tiles of 2 are 3 |
+# | `tl.zeros([WIDTH], tl.float32)` | what is kept from round to round has its final shape from the start |
+# | `mask=...[:, None]` | a truth value for each row, for all of its features |
+# | `other=0.0` | what stands in masked places; without it anything may |
+# | `tl.sum(tile, axis=0)` | over the rows; `axis=1` over the features |
+#
+# `tl.max`, `tl.maximum`, `tl.where` and `tl.exp` are what you expect from PyTorch.
+#
 # ## Decode
 #
-# Two functions that a decode kernel is made of. The first finds rows through the block table, the second you know: it
-# is your `merge_tile`, for a tile of several queries, with exponentials to the base 2.
+# Two functions of the engine's decode kernel. The first finds rows through the block table, the second you know: it is
+# your `merge_tile`, for several queries.
 #
 # {{source nanovllm/layers/kernels/paged_attention.py:cache_rows}}
 #
 # {{source nanovllm/layers/kernels/paged_attention.py:online_softmax_step}}
 #
-# You write the kernel that puts them together, in its plainest form: one sequence, a program for each query head, a
+# A GPU has an instruction for $2^x$, and $e^s = 2^{s \log_2 e}$. So the engine's scores come with a factor
+# $\log_2 e$ in their scale, and it takes `tl.exp2`. Yours come without: use `tl.exp`.
+
+# %% [markdown]
+# You write the kernel that puts both together, in its plainest form: one sequence, a program for each query head, a
 # page as a tile. No `tl.dot` is needed: `tl.sum(a * b, axis=1)` does it. (Each key is read by all heads of its group,
 # one after the other. The engine's kernel has a program for each *KV* head, because reading is what takes the time.)
 #
-# Your kernel is checked twice: in a stand-in of PyTorch, which looks at every address before it is used, and in
-# Triton's interpreter, if there is one here.
+# `tl` is there: you need no decorator, no import, no annotation. The two functions above are not: write their few lines
+# yourself.
+#
+# Your kernel is checked twice: in a stand-in of PyTorch, which looks at every address, puts nan where nothing was
+# loaded, and lets no variable change its shape in a loop; and in Triton's interpreter, if there is one here.
 
 # %%
 # {{exercise ch10.decode_kernel}}
@@ -437,10 +486,10 @@ print(f"largest difference: {(tensors['o_ptr'] - wanted).abs().max():.0e}")
 # %% [markdown]
 # ## Three backends
 #
-# {{source nanovllm/layers/backends.py:get_attention_class}}
-#
-# `flash_attn` is the package of FlashAttention's authors: compiled CUDA, pages of 256 tokens. In a decode both it and
-# our kernel read every key and value once, where it lies, and do nothing else that takes time.
+# The engine has three ways of attending, and chooses by the device: the plain one in PyTorch, our Triton kernels, and
+# `flash_attn`, the package of FlashAttention's authors: compiled CUDA, pages of 256 tokens. In a decode both it and our
+# kernel read every key and value once, where it lies. How the work is cut into programs, and how they are started, is
+# left to each.
 #
 # ### Predict
 #
@@ -478,7 +527,7 @@ staircase("10")
 # %% [markdown]
 # ## One more: which pages are worth reading?
 #
-# This section is for those who have twenty minutes left. Nothing later needs it.
+# This section is for those who have a quarter of an hour left. Nothing later needs it.
 #
 # If reading is what costs, read less: only a quarter of a sequence's blocks in each step. Which? The newest are a good
 # guess, and large models want the first one as well, for its sink. Here each block also has a small summary of its
@@ -491,11 +540,18 @@ choices = ["less is lost", "more is lost"]
 predict("first block", "The first block takes the place of the oldest of these. Then ...", choices=choices)
 
 # %%
+plain["the first, and the newest"] = attention_work.lost(attention_work.first_and_newest)
+print(f"the first, and the newest: {100 * plain['the first, and the newest']:.1f} %")
+reveal("first block", choices[plain["the first, and the newest"] > plain["the newest"]])
+
+# %% [markdown]
+# Without a sink the first block is a block like any other, so what helps large models does harm here. Queries and
+# summaries know better where to look.
+
+# %%
 # {{exercise ch10.choose_blocks}}
 
 # %%
-plain["the first, and the newest"] = attention_work.lost(attention_work.first_and_newest)
-reveal("first block", choices[plain["the first, and the newest"] > plain["the newest"]])
 me = mine("ch10.choose_blocks")
 print(me.whose("ch10.choose_blocks"))
 name = "yours" if "ch10.choose_blocks" in {answer.exercise.id for answer in me.answers} else "ours"
@@ -505,15 +561,15 @@ percent = {title: 100 * share for title, share in plain.items()}
 figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f} %", figures.ORANGE, 10.5)
 
 # %% [markdown]
-# Without a sink the first block is a block like any other, so what helps large models does harm here. And these are
-# shares of attention, not texts: whether an answer suffers is another question. Whoever serves a model this way has to
-# measure both, on that model.
+# These are shares of attention, not texts: whether an answer suffers is another question. Whoever serves a model this
+# way has to measure both, on that model.
 
 # %% [markdown]
 # ## Change it
 #
 # * Draw `attention_maps` of other heads. Which of the 32 look one token back? (`maps[...].diagonal(-1).mean()`)
-# * Multiply `scale` by 4 in your attention, and by 0. What does the model write?
+# * Multiply `scale` by 4 in your attention, and by 0. What does the model write? (The check fails then, so name it:
+#   `write(mine("ch10.causal_attention"))`.)
 # * `PagedGather(**attention_work.walked(layer=2, head=3))`: which block decides?
 # * Run `merge_tile` over the tiles in the opposite order. What stays, what changes on the way?
 # * Let your kernel take two blocks at a time. What has to change, and what does the mask have to know?
