@@ -118,7 +118,8 @@ def decode_kernel(  # type: ignore[no-untyped-def]
     - table: int32, an entry for each block of the sequence: token i lies in the block
       table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.
 
-    Behind the last token lie numbers of others, and beside the tensors nothing may be read.
+    Behind the last token lie numbers of others, and beside the tensors nothing may be read. Where
+    a load is masked and has no `other`, anything may come. `tl` is there: nothing is to be imported.
 
     Args:
         num_tokens: of the sequence, at least 1.
@@ -158,9 +159,8 @@ def choose_blocks(
 
     The goal: with a quarter of the blocks, as little attention as possible shall be lost: the share
     that falls on blocks that are not read. In `exercises.kit.attention_work`, on queries and keys
-    of the bundled model, the newest blocks lose 11.9 %, the first one and the newest 12.3 %, and
-    whoever knows all scores 8.3 %. At most 10.5 % are asked for; and on another text less than the
-    newest lose.
+    of the bundled model, the newest blocks lose 11.9 %, and whoever knows all scores 8.3 %. At most
+    10.5 % are asked for; and on another text less than the newest lose.
 
     It is called for each KV head of each layer, and keeps nothing in between.
 

@@ -95,14 +95,9 @@ output = weights @ values
 print("output, its first numbers:", [round(x, 3) for x in output[:4].tolist()])
 figures.scores_and_weights(tokens[:7], scores.tolist(), weights.tolist())
 
-# %% [markdown]
-# ### Predict
-#
-# Somebody adds 100 to all of these scores.
-
 # %%
 choices = ["they become equal", "the largest takes all", "they stay as they are"]
-predict("plus 100", "What do the exact weights do?", choices=choices)
+predict("plus 100", "Somebody adds 100 to all of these scores. What do the exact weights do?", choices=choices)
 
 # %%
 shifted = (scores.double() + 100).softmax(0)
@@ -128,11 +123,6 @@ num_heads, num_kv_heads = q.shape[1], k.shape[1]
 group = num_heads // num_kv_heads
 figures.shares_of_heads([(f"query {h}", f"KV {h // group}") for h in range(num_heads)])
 
-# %% [markdown]
-# ### Predict
-#
-# Below is an engine without a mask: every query of a prompt sees all of the prompt's keys, also later ones.
-
 
 # %%
 def write(engine):
@@ -143,7 +133,8 @@ def write(engine):
 
 
 choices = ["the very same text", "another text, in English all the same", "no English at all"]
-predict("no mask", "What does it write?", choices=choices)
+question = "Without a mask, each query of a prompt sees the keys of later tokens, too. What does such an engine write?"
+predict("no mask", question, choices=choices)
 
 # %%
 NO_MASK = """
@@ -376,29 +367,15 @@ PagedGather(**attention_work.walked())
 #
 # Nobody checks addresses: a wrong one reads somebody else's numbers, or ends the program. Rows are rarely a power of
 # two long; the mask cuts off the rest.
-#
-# Triton has an **interpreter**, which runs kernels on a CPU, slowly, with numpy in the place of the GPU. The exercises'
-# kit turns it on where there is no GPU.
-
-# %%
-if kernel_work.HAS_TRITON:
-    kernel_work.prepare_triton()
-    from nanovllm.layers.kernels.store_kvcache import store_kvcache_triton
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    caches = [torch.zeros(3, 4, 2, 64, device=device) for _ in range(2)]
-    slots = torch.tensor([6, 7, 9], device=device)
-    store_kvcache_triton(k[:3].to(device), v[:3].to(device), *caches, slots)
-    held = caches[0].flatten(0, 1).flatten(1).any(1).nonzero().flatten().tolist()
-    print(
-        "slots that hold something:", held, " the key of token 2 in slot 9:", torch.equal(caches[0][2, 1].cpu(), k[2])
-    )
 
 # %% [markdown]
 # ### Tiles
 #
 # A program may load a whole tile at once: `rows[:, None] * WIDTH + features[None, :]` is a table of offsets, a line for
-# each row. This kernel sums up the columns of a matrix, a tile of rows after the other.
+# each row. The kernel below sums up the columns of a matrix, a tile of rows after the other.
+#
+# Triton has an **interpreter**, which runs kernels on a CPU, slowly, with numpy in the place of the GPU. The exercises'
+# kit turns it on where there is no GPU.
 
 # %%
 tl = kernel_work.twin  # a stand-in of PyTorch, until Triton runs it
@@ -544,10 +521,6 @@ plain["the first, and the newest"] = attention_work.lost(attention_work.first_an
 print(f"the first, and the newest: {100 * plain['the first, and the newest']:.1f} %")
 reveal("first block", choices[plain["the first, and the newest"] > plain["the newest"]])
 
-# %% [markdown]
-# Without a sink the first block is a block like any other, so what helps large models does harm here. Queries and
-# summaries know better where to look.
-
 # %%
 # {{exercise ch10.choose_blocks}}
 
@@ -561,8 +534,9 @@ percent = {title: 100 * share for title, share in plain.items()}
 figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f} %", figures.ORANGE, 10.5)
 
 # %% [markdown]
-# These are shares of attention, not texts: whether an answer suffers is another question. Whoever serves a model this
-# way has to measure both, on that model.
+# Without a sink the first block is a block like any other, so what helps large models does harm here. And these are
+# shares of attention, not texts: whether an answer suffers is another question. Whoever serves a model this way has to
+# measure both, on that model.
 
 # %% [markdown]
 # ## Change it

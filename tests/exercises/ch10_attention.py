@@ -405,11 +405,11 @@ def ask_attention(engine, check, q, k, v, scale):
     )
     before = [tensor.clone() for tensor in (q, k, v)]
     got = function(q, k, v, scale)
-    right, mistakes = attention(*before, scale), attention_mistakes(*before, scale)
+    right, mistakes = attention(*before, scale), dict[str, torch.Tensor]()
     if q.dtype != torch.float32 and isinstance(got, torch.Tensor) and (got.shape, got.dtype) == (right.shape, q.dtype):
         # Which digits are lost depends on the way it was computed.
         far = float((got.double() - right).abs().max() / right.abs().max())
-        says = says_of_half(got, mistakes)
+        says = "" if far <= 0.03 else says_of_half(got, attention_mistakes(*before, scale))
         if q.dtype == torch.float16 and got.isnan().any():
             says = "There is nan: a product of query and key was infinite in float16 before it was scaled. Scale the " \
                 "query first, or multiply in float32."  # fmt: skip
@@ -423,6 +423,7 @@ def ask_attention(engine, check, q, k, v, scale):
                 check.equal("output", kinds, "no nan", likely[0] if len(likely) == 1 else
                             "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way.")  # fmt: skip
                 return
+            mistakes = attention_mistakes(*before, scale)
             mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}
         check_tensor(check, "output", got, right, ("query", "head", "feature"), mistakes, dtype=q.dtype)
     same = all(torch.equal(one, other) for one, other in zip((q, k, v), before, strict=True))
@@ -521,7 +522,9 @@ def in_float16(engine: Engine, check: Check) -> None:
     q, k, v = (x.half() for x in heads(2, 4, 2, 1, 4, seed=85))
     k = torch.tensor([-200.0, 100.0, 200.0, 300.0])[:, None, None].repeat(1, 1, 4).half()
     q = torch.tensor([256.0, -256.0])[None, :, None].repeat(2, 1, 4).half()
-    ask_attention(engine, check, q, k, v, 0.001)
+    plain = heads(3, 7, 4, 2, 3, seed=10)
+    if is_close(engine.get("layers.attention:causal_attention")(*plain, 0.4), attention(*plain, 0.4)):
+        ask_attention(engine, check, q, k, v, 0.001)  # what is wrong in float32, too, other cases tell
 
 
 @case("ch10.causal_attention")
@@ -569,7 +572,10 @@ def merge_mistakes(scores, values, maximum, total, output):
         f"The old sum grows instead of shrinking: {again}.": (weights, backwards),
         "The old sum is not in it: it was replaced by that of the new tile.": (weights, torch.zeros_like(decay)),
         "The old sum was shrunk, and the new tile is not in it.": (0 * weights, decay),
-        "The new scores' exponentials are not taken less the maximum.": (raw, decay),
+        "The new scores' exponentials are not taken less the maximum."
+        if raw.any()
+        else "All new weights are 0. Of a tile with the largest score so far, one is exp(0): what was subtracted is "
+        "not the largest.": (raw, decay),
         "The new weights are taken less the maximum of their own tile, not less that of all keys so far.":
             (by_tile, decay),
         "The new weights are taken less the maximum of their own tile, and the old sum was not scaled.":
@@ -961,7 +967,9 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
     kernel_work.launch(kernel, num_heads, tensors, interpret, **sizes)
     k, v = (looked_up(cache, table, num_tokens) for cache in (k_cache, v_cache))
     right = attention(q[None], k, v, scale)[0]
-    mistakes = kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale)
+    mistakes = {}
+    if not is_close(tensors["o_ptr"], right):
+        mistakes = kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale)
     mistakes["The output is as it was before: nothing was stored."] = before["o_ptr"]
     if tensors["o_ptr"].isnan().any():
         filled = {name: tensor.clone() for name, tensor in before.items()}
