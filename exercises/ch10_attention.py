@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: fa9143f153d3
+# derived: 83a1aba1834d
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -90,7 +90,7 @@ def decode_kernel(  # type: ignore[no-untyped-def]
       table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.
 
     Behind the last token lie numbers of others, and beside the tensors nothing may be read. Where
-    a load is masked and has no `other`, anything may come. `tl` is there: nothing is to be imported.
+    a load is masked and has no `other`, anything may come. `tl` is there: no import is needed.
 
     Args:
         num_tokens: of the sequence, at least 1.

@@ -101,8 +101,6 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1, top: str
 
     def piece(node: Any, code: str, start: int) -> tuple[str, int]:
         first, last = source.span(node) if isinstance(node, source.Definition) else (node.lineno, node.end_lineno)
-        if isinstance(node, source.Definition) and all(map(_is_triton, node.decorator_list)):
-            first = node.lineno  # a kernel is given to triton.jit when it is launched
         return "\n".join(code.splitlines()[first - 1 : last]), start + first - 1
 
     module = exercise.target.split(":")[0]
@@ -136,19 +134,9 @@ def _bindings(text: str, module: str) -> dict[str, str]:
     return source.bindings(ast.parse(text).body, module)
 
 
-def _is_triton(node: ast.AST) -> bool:
-    """Whether it is a decorator of Triton, or an import of it."""
-    if isinstance(node, IMPORTS):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-        return all(name.split(".")[0] == "triton" for name in names)
-    return ast.unparse(node).split("(")[0].split(".")[0] in ("triton", "jit")
-
-
 def _counts(node: ast.stmt, module: str, taken: dict[str, str]) -> bool:
     """Whether a statement is needed in the engine: no test of the learner's, nothing that is there already."""
     names = source.bindings([node], module, "yours").items()
-    if "tl" in taken and _is_triton(node):  # the kit brings it when a kernel is launched
-        return False
     is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
     return bool(names) and not is_future and not names <= taken.items()
 
@@ -175,7 +163,7 @@ def _objection(
     module = exercise.target.split(":")[0]
     for name, what in source.bindings(helpers, module, "yours").items():
         if name in taken and taken[name] != what:
-            return f"your helper {name} has the name of something in the engine; give it another"
+            return f"your helper {name} has the name of something that is there already: leave it out, or rename it"
     from_engine: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -187,8 +175,6 @@ def _objection(
             # What a work is made of stands in stubs, too, and holds no answers.
             if foreign := [name for name in modules if name.split(".")[0] in FOREIGN and not name.endswith("_work")]:
                 return f"it imports {foreign[0]!r}: an answer has to do the work itself"
-            if kernels := [name for name in modules if "layers.kernels" in name and "tl" in taken]:
-                return f"it imports from {kernels[0]}; write the few lines yourself, or as a helper above your kernel"
             if any(name.split(".")[0] == "nanovllm" for name in modules):
                 from_engine |= source.bindings([node], exercise.module).keys()
     has_parent = ("." in exercise.qualname and hasattr(object, exercise.name)) or _has_bases(exercise)

@@ -424,8 +424,7 @@ print(f"it ran in: {where}; {sums.tolist()}, as it should be: {torch.equal(sums,
 # page as a tile. No `tl.dot` is needed: `tl.sum(a * b, axis=1)` does it. (Each key is read by all heads of its group,
 # one after the other. The engine's kernel has a program for each *KV* head, because reading is what takes the time.)
 #
-# `tl` is there: you need no decorator, no import, no annotation. The two functions above are not: write their few lines
-# yourself.
+# `tl` is there: write no decorator and no import. The two functions above are not: write their few lines yourself.
 #
 # Your kernel is checked twice: in a stand-in of PyTorch, which looks at every address, puts nan where nothing was
 # loaded, and lets no variable change its shape in a loop; and in Triton's interpreter, if there is one here.
