@@ -163,7 +163,7 @@ def _objection(
     module = exercise.target.split(":")[0]
     for name, what in source.bindings(helpers, module, "yours").items():
         if name in taken and taken[name] != what:
-            return f"your helper {name} has the name of something in the engine, which is there already: leave it out, or rename it"
+            return f"your helper {name} has the name of something in the engine; leave it out or rename it"
     from_engine: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

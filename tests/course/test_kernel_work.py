@@ -46,7 +46,7 @@ def test_annotations_are_as_in_any_kernel():
 
 SLIPS = {
     "`tl` is there": written("", RIGHT),
-    "is there already: leave it out": "import triton.language as tl\n\n" + written(),
+    "leave it out or rename it": "import triton.language as tl\n\n" + written(),
     "keeps its shape": written(body=RIGHT.replace("tl.zeros([HEAD_DIM], tl.float32)", "0.0")),
     "has no `other`": written(body=RIGHT.replace("mask=is_token[:, None], other=0.0)", "mask=is_token[:, None])")),
     "Powers of 2": written(body=RIGHT.replace("tl.exp(", "tl.exp2(")),
