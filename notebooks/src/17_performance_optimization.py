@@ -365,20 +365,6 @@ figures.bars(speeds["default"], "default: tokens/s, the median of three runs")
 # the plain engine waits for calls, and compiled code is called from Python, too, several times a layer. That is a
 # guess; a timeline would tell. (`mode="reduce-overhead"` adds graphs; we have not measured it.)
 #
-# ### On this machine
-#
-# Where there is a C++ compiler, torch can do the same here. It takes a few minutes, most of them for compiling, so it
-# waits for your word.
-
-# %%
-COMPILE_NOW = False  # True: measure it here
-compiler = speed_work.find_compiler()
-print("the C++ compiler of this machine:", compiler or "none, so torch.compile does not work here")
-if COMPILE_NOW and compiler:
-    ratios = speed_work.compiled_ratios()
-    print("compiled, times as fast as plain, in three pairs:", *(f"{ratio:.2f}" for ratio in ratios))
-
-# %% [markdown]
 # ## Beside others
 #
 # The same requests, the same model directory, the same H200; each peer in one call with ours.
@@ -534,6 +520,8 @@ staircase("17")
 # * `end_of_step` with calls of 5 µs, as from C++: which kernels still wait?
 # * Fuse the activation, `silu(gate) * up`, on paper: bytes of two kernels, and of one.
 # * Put `torch.set_num_threads(2)` at the top. Does every part gain?
+# * Where there is a C++ compiler, `speed_work.compiled_ratios()` has torch compile our layers on this machine, and says
+#   how many times as fast they are in three pairs of runs. It takes a few minutes. What do you expect here?
 
 # %% [markdown]
 # ## Recap
