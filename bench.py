@@ -13,9 +13,14 @@ early-stop     the same small cache; answers may get long, but most end soon, an
 `--levers FILE` measures what each faster path of `nanovllm.levers` gains: engines with and without it, in processes
 side by side, work in turn. `--measure-compile FILE` does the same with three engines: the plain one, the plain one
 with its layers compiled by torch, and the one with all faster paths.
+
+`--serve` measures what `python -m nanovllm.serve` costs: the same requests through `LLM.generate`, and from a client in
+another process over HTTP, all at once, with whole answers and with streams.
 """
 
 import argparse
+import asyncio
+import json
 import math
 import multiprocessing
 import statistics
@@ -24,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -592,6 +598,66 @@ def measure_compile(model: str, args: argparse.Namespace, path: Path) -> None:
     save_measurement(head | {"rows": rows}, path)
 
 
+def ask_all(port: int, bodies: list[dict[str, Any]]) -> list[bytes]:
+    """The responses of a server on this machine to requests that are sent at once, in the plainest way."""
+
+    async def ask(body: dict[str, Any]) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = json.dumps(body).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json"
+        writer.write(f"{head}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        response = await reader.read()
+        writer.close()
+        return response
+
+    async def ask_at_once() -> list[bytes]:
+        return await asyncio.gather(*map(ask, bodies))
+
+    return asyncio.run(ask_at_once())
+
+
+def measure_serving(args: argparse.Namespace) -> None:
+    """Print the throughput of `generate`, and of the server on the same work, in turn."""
+    from nanovllm.serve import Server  # needs the extra `serve`
+
+    sizes = {"model": args.model or "qwen3-tiny", "num_requests": args.num_requests or 64}
+    args = argparse.Namespace(**vars(with_sizes(args, args.workload)) | sizes)
+    with (
+        make_llm(args.model, args) as llm,
+        Server(llm) as server,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as client,
+    ):
+        port = server.socket.getsockname()[1]
+        work = make_workload(args, llm.config.hf_config.vocab_size)
+        print(
+            f"{args.model}, {llm.config.device}, {len(work.prompts)} requests at once, {sum(work.output_lens)} tokens"
+        )
+
+        def generate(stream: bool) -> None:
+            params = [SamplingParams(temperature=0, ignore_eos=True, max_tokens=n) for n in work.output_lens]
+            llm.generate(work.prompts, params, use_tqdm=False)
+
+        def serve(stream: bool) -> None:
+            same = {"temperature": 0, "ignore_eos": True, "stream": stream}
+            pairs = zip(work.prompts, work.output_lens, strict=True)
+            bodies = [same | {"prompt": prompt, "max_tokens": n} for prompt, n in pairs]
+            for response in client.submit(ask_all, port, bodies).result():
+                assert b" 200 OK" in response, response[:500]
+
+        ways = {"generate": (generate, False), "served whole": (serve, False), "served as streams": (serve, True)}
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(args.runs + 1):
+            for name, (way, stream) in ways.items():
+                work = work.with_other_tokens(llm.config.hf_config.vocab_size)
+                start = time.perf_counter()
+                way(stream)
+                seconds[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(runs[1:]) for name, runs in seconds.items()}
+    for name, median in medians.items():
+        overhead = f"{median / medians['generate'] - 1:+.1%} of the time of generate"
+        print(f"median   {name:18} {sum(work.output_lens) / median:,.0f} tok/s  {overhead}")
+
+
 def describe_machine(config: Config, args: argparse.Namespace) -> dict[str, Any]:
     """Provenance of a measurement, and how fast the machine copies."""
     name = args.model or f"{args.shape} shape, random weights"
@@ -667,6 +733,7 @@ def parse_args() -> argparse.Namespace:
         action="store_true",
         help="instead: print the table of levers that follows from code and measurements",
     )
+    parser.add_argument("--serve", action="store_true", help="instead: measure what serving over HTTP costs")
     parser.add_argument(
         "--measure-steps", type=Path, metavar="FILE", help="instead: time decode steps with and without CUDA graphs"
     )
@@ -699,6 +766,9 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
     if args.levers_table:
         print(levers_markdown(load_measurements()))
+        return
+    if args.serve:
+        measure_serving(args)
         return
     with tempfile.TemporaryDirectory() as directory:
         model = make_model(args, directory)

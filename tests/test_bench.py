@@ -127,6 +127,7 @@ def test_the_recorded_measurement_says_where_it_comes_from():
     assert min(speed_ups) > 1 and speed_ups[0] > 3 * speed_ups[-1]
 
 
+@pytest.mark.slow
 def test_the_options_of_the_command_line_reach_the_engine(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bench.py", "--model", "qwen3-tiny", "--disable", "packed_weights", *TINY])
     args = bench.with_sizes(bench.parse_args(), "default")

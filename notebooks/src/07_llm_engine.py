@@ -201,7 +201,6 @@ try_again(llm)
 trace = record(llm, stories, greedy(12), keep_error=True)
 print("the same text as without the error:", [seq["output_ids"] for seq in trace["seqs"].values()] == smooth)
 
-# %%
 prefills = [step for step in trace["steps"] if step["kind"] == "prefill"]
 reveal("broken step", sum(part["n"] for part in prefills[-1]["scheduled"]))
 timeline, table = Timeline(trace), BlockTable(trace)
@@ -463,7 +462,7 @@ figures.turns([cached for _, cached in turns], [prompt - cached for prompt, cach
 # the last token, which was never computed, and what does not fill a block.
 #
 # So a long chat is cheap: each turn computes little more than the question. Until it has become too long: that is the
-# first of the two sections at the end.
+# first of the three sections at the end.
 #
 # ## Your engine
 #
@@ -476,7 +475,7 @@ staircase("07")
 # %% [markdown]
 # ## One more: too long
 #
-# This section and the next are for those who have twenty minutes left. Nothing later needs them.
+# This section and the two after it are for those who have half an hour left. Nothing later needs them.
 #
 # A model reads at most `max_model_len` tokens. Then something has to be left out. Below are 48 questions of a child and
 # their answers, 4,600 tokens, and a prompt may have 800. The plain answer is a **sliding window**: the system message,
@@ -547,6 +546,35 @@ print("without _read_inbox: live", len(bare.llm_engine.requests), "waiting", len
 
 # %%
 # {{exercise ch07._read_inbox}}
+
+# %% [markdown]
+# ## One more: several people at once
+#
+# `python -m nanovllm.serve qwen3-tiny` puts HTTP around the engine: OpenAI's interface, and a chat page that shows
+# whose blocks are whose. Here it serves *your* engine, until the cell ends. Three people ask at the same time, for
+# twenty tokens each. Mia and Tom read on; Leo closes the window after the first piece: an abort in the inbox.
+
+# %%
+from concurrent.futures import ThreadPoolExecutor
+
+from nanovllm.serve import Server
+from openai import OpenAI
+
+llm = mine().LLM("qwen3-tiny", **SMALL)
+
+
+def ask_over_http(name):
+    options = {"prompt": readers[name], "max_tokens": 20, "temperature": 0, "stream": True}
+    with client.completions.create(model="qwen3-tiny", **options) as chunks:
+        texts = (chunk.choices[0].text for chunk in chunks)
+        return next(texts) if name == "Leo" else "".join(texts)
+
+
+with Server(llm) as server, OpenAI(base_url=server.url + "/v1", api_key="any") as client:
+    with ThreadPoolExecutor() as people:
+        for name, text in zip(readers, people.map(ask_over_http, readers), strict=True):
+            print(f"{name}: {readers[name]}{text}")
+    print("blocks still in use:", len(llm.scheduler.block_manager.used_block_ids))
 
 # %% [markdown]
 # ## Change it

@@ -243,6 +243,7 @@ class CtrlC:
 
     def __init__(self, package, n, only=()):
         self.folder, self.left, self.only, self.struck = str(package.package.folder), n, only, False
+        self.last = ()  # frame and line; a comprehension on one line has many events, of which 3.12 finds no `finally`
 
     def __enter__(self):
         sys.settrace(self.call)
@@ -256,7 +257,8 @@ class CtrlC:
         return self.line if is_ours and not self.struck else None
 
     def line(self, frame, event, argument):
-        if event == "line" and not self.struck:
+        if event == "line" and not self.struck and self.last != (frame, frame.f_lineno):
+            self.last = (frame, frame.f_lineno)
             self.left -= 1
             if self.left < 0:
                 self.struck = True

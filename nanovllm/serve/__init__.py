@@ -1,0 +1,15 @@
+"""An engine for many people at once, over HTTP: OpenAI's interface, for the clients they have.
+
+Needs the extra `serve`: `pip install -c constraints.txt -e ".[serve]"`. The engine knows nothing of
+it, and it uses what `LLM` shows to everybody. In a terminal it is `python -m nanovllm.serve MODEL`;
+in a notebook, `with Server(llm) as server: ...`, with the address in `server.url`.
+
+`engine_loop.py` steps the engine, `bodies.py` has what clients may ask for, `answers.py` both forms
+of an answer, `metrics.py` what is counted, `app.py` the routes, `server.py` sockets and signals.
+vLLM's server is in vllm/entrypoints/openai.
+"""
+
+from contextlib import suppress
+
+with suppress(ModuleNotFoundError):  # of the extra; `__main__` says what is missing
+    from .server import Server as Server
