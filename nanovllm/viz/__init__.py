@@ -16,6 +16,8 @@ _LAZY = {
     "DataFlow": "data_flow",
     "GraphSpeedup": "graph_speedup",
     "MemoryBudget": "memory",
+    "ModelShapes": "model_shapes",
+    "NormView": "norm_view",
     "PagedGather": "paged_gather",
     "PrefixExplorer": "widgets",
     "PrefixSimulation": "widgets",
@@ -27,6 +29,7 @@ _LAZY = {
     "SlotMapping": "slot_mapping",
     "TensorParallelView": "tensor_parallel",
     "Timeline": "widgets",
+    "VocabularyShards": "vocabulary_shards",
     "WeightMap": "weight_map",
 }
 
