@@ -106,10 +106,11 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q: [num_queries, num_heads, head_dim], the queries of the last `num_queries` tokens.
         k, v: [num_tokens, num_kv_heads, head_dim], with num_tokens >= num_queries. Query head h
             looks at KV head h // (num_heads // num_kv_heads).
-        scale: factor of the scores.
+        scale: factor of the scores; with 0 all keys that are seen count the same.
 
     Returns:
-        [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm.
+        [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm, nor do
+        products of query and key that are too large for float16 until they are scaled.
     """
     num_queries, num_tokens, num_kv_heads = len(q), len(k), k.shape[1]
     if num_queries == 1:  # the heads of a group share their keys: they are rows of one product

@@ -22,10 +22,12 @@ class RMSNorm(nn.Module):
 
         Args:
             x: [..., hidden_size].
-            residual: the same shape; the residual stream that `x` is to be added to.
+            residual: of the same shape and dtype; the stream that `x` is to be added to. `x` and
+                `residual` stay as they are.
 
         Returns:
-            the same shape and dtype; with a residual, also the sum that was normalized.
+            the normalized rows, of the same shape and dtype; with a residual, a tuple of them and
+            of the sum, as it was before it was normalized.
         """
         if residual is None:
             return self.normalize(x)
@@ -33,7 +35,18 @@ class RMSNorm(nn.Module):
         return self.normalize(residual), residual
 
     def normalize(self, x: Tensor) -> Tensor:
-        """[..., hidden_size] -> the same; the statistics are computed in float32."""
+        """Scale each row to a root mean square of one, then by the weight.
+
+        The factor of a row is 1 / sqrt(mean square + `self.eps`); the weight is `self.weight`, a
+        number for each feature.
+
+        Args:
+            x: [..., hidden_size], of any float dtype; it stays as it is.
+
+        Returns:
+            same shape and dtype. All up to the scaled row is computed in float32; it is rounded to
+            the dtype of `x`, and then multiplied by the weight, which has that dtype, too.
+        """
         x_float = x.float()
         variance = x_float.square().mean(dim=-1, keepdim=True)
         return (x_float * torch.rsqrt(variance + self.eps)).to(x.dtype) * self.weight

@@ -38,14 +38,21 @@ class Qwen3Attention(nn.Module):
         return self.o_proj(self.attend(positions, self.qkv_proj(hidden_states)))
 
     def attend(self, positions: Tensor, qkv: Tensor) -> Tensor:
-        """Attention of projected queries, keys and values.
+        """Attention of projected queries, keys and values; `forward` does the projections.
+
+        A row of `qkv` has the heads of one token behind one another, `head_dim` features each:
+        first all query heads, then all key heads, then all value heads. Each query head and each
+        key head is normalized by itself, with `q_norm` or `k_norm`, and then rotated to its
+        position; values are neither. `attn` takes queries, keys and values with a dimension for the
+        heads, and knows which tokens belong to one sequence, and what is in its cache.
 
         Args:
-            positions: [num_tokens].
-            qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+            positions: [num_tokens], where each token is in its own text.
+            qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], with the heads of this
+                rank; it stays as it is.
 
         Returns:
-            [num_tokens, num_heads * head_dim].
+            [num_tokens, num_heads * head_dim], the outputs of a token's heads behind one another.
         """
         heads = qkv.unflatten(-1, (-1, self.head_dim))
         q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
@@ -66,7 +73,17 @@ class Qwen3MLP(nn.Module):
         self.act_fn = SiluAndMul()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, hidden_size] -> the same."""
+        """What the MLP has to say about each token, from that token alone.
+
+        `gate_up_proj` gives twice `intermediate_size` features a token: those of the gate, then
+        those that it opens or closes; `act_fn` makes one half of both. `down_proj` leads back.
+
+        Args:
+            x: [num_tokens, hidden_size], normalized already; it stays as it is.
+
+        Returns:
+            [num_tokens, hidden_size], to be added to the stream by the caller.
+        """
         return self.down_proj(self.act_fn(self.gate_up_proj(x)))
 
 
@@ -81,7 +98,19 @@ class Qwen3DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, positions: Tensor, stream: Tensor) -> Tensor:
-        """[num_tokens], [num_tokens, hidden_size] -> the same, with what this layer adds to it."""
+        """The residual stream after this layer: first attention adds to it, then the MLP.
+
+        Each of the two reads a normalized copy of the stream as it is then, attention by
+        `input_layernorm`, the MLP by `post_attention_layernorm`. The stream itself is never
+        normalized here.
+
+        Args:
+            positions: [num_tokens], for attention.
+            stream: [num_tokens, hidden_size]; it stays as it is, the result is a tensor of its own.
+
+        Returns:
+            [num_tokens, hidden_size].
+        """
         stream = stream + self.self_attn(positions, self.input_layernorm(stream))
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
@@ -98,7 +127,18 @@ class Qwen3Model(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """[num_tokens], [num_tokens] -> [num_tokens, hidden_size]."""
+        """Hidden states of all tokens of a step.
+
+        The embeddings of the tokens begin the residual stream, each layer makes a new one of it, in
+        their order, and the last one is normalized.
+
+        Args:
+            input_ids: [num_tokens], int64.
+            positions: [num_tokens], int64: where each token is in its own text.
+
+        Returns:
+            [num_tokens, hidden_size], what `lm_head` makes logits of; that is done elsewhere.
+        """
         stream = self.embed_tokens(input_ids)
         for layer in self.layers:
             stream = layer(positions, stream)

@@ -1,0 +1,23 @@
+# ruff: noqa
+DIAGNOSIS = """
+Only the last token of the whole step is taken. Each sequence has one.
+"""
+
+
+# --- first
+def forward(self, hidden_states):
+    ends = get_context().cu_seqlens_q
+    if ends is not None:
+        hidden_states = hidden_states[-1:]
+    logits = self.group.gather(F.linear(hidden_states, self.weight))
+    return None if logits is None else logits[:, : self.num_embeddings]
+
+
+# --- second
+def forward(self, hidden_states):
+    context = get_context()
+    if context.is_prefill:
+        hidden_states = hidden_states[len(hidden_states) - 1 :]
+    logits = self.group.gather(hidden_states @ self.weight.T)
+    if logits is not None:
+        return logits[:, : self.num_embeddings]

@@ -1,0 +1,25 @@
+# ruff: noqa
+DIAGNOSIS = """
+The heads of the result come out in the wrong order: tokens and heads are exchanged before a row is made of them. attn gives
+[num_tokens, num_heads, head_dim], and so a row is flat as it is.
+"""
+
+
+# --- first
+def attend(self, positions, qkv):
+    heads = qkv.unflatten(-1, (-1, self.head_dim))
+    q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+    q, k = self.rotary_emb(positions, self.q_norm(q), self.k_norm(k))
+    return self.attn(q, k, v).transpose(0, 1).reshape(len(qkv), -1)
+
+
+# --- second
+def attend(self, positions, qkv):
+    n, d = len(qkv), self.head_dim
+    q_size, kv_size = self.num_heads * d, self.num_kv_heads * d
+    q = qkv[:, :q_size].reshape(n, -1, d)
+    k = qkv[:, q_size : q_size + kv_size].reshape(n, -1, d)
+    v = qkv[:, q_size + kv_size :].reshape(n, -1, d)
+    q, k = self.rotary_emb(positions, self.q_norm(q), self.k_norm(k))
+    output = self.attn(q, k, v).permute(1, 0, 2).contiguous()
+    return output.view(n, q_size)

@@ -1,0 +1,23 @@
+# ruff: noqa
+DIAGNOSIS = """
+Keys and values have changed places: in a row come the queries, then the keys, then the values.
+"""
+
+
+# --- first
+def attend(self, positions, qkv):
+    heads = qkv.unflatten(-1, (-1, self.head_dim))
+    q, v, k = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+    q, k = self.rotary_emb(positions, self.q_norm(q), self.k_norm(k))
+    return self.attn(q, k, v).flatten(1)
+
+
+# --- second
+def attend(self, positions, qkv):
+    n, d = len(qkv), self.head_dim
+    q_size, kv_size = self.num_heads * d, self.num_kv_heads * d
+    q = qkv[:, :q_size].reshape(n, -1, d)
+    v = qkv[:, q_size : q_size + kv_size].reshape(n, -1, d)
+    k = qkv[:, q_size + kv_size :].reshape(n, -1, d)
+    q, k = self.rotary_emb(positions, self.q_norm(q), self.k_norm(k))
+    return self.attn(q, k, v).reshape(n, q_size)

@@ -1,0 +1,23 @@
+# ruff: noqa
+DIAGNOSIS = """
+Nothing is rotated: rotary_emb returns new queries and keys, and these have to be used.
+"""
+
+
+# --- first
+def attend(self, positions, qkv):
+    heads = qkv.unflatten(-1, (-1, self.head_dim))
+    q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+    q, k = self.q_norm(q), self.k_norm(k)
+    self.rotary_emb(positions, q, k)
+    return self.attn(q, k, v).flatten(1)
+
+
+# --- second
+def attend(self, positions, qkv):
+    n, d = len(qkv), self.head_dim
+    q_size, kv_size = self.num_heads * d, self.num_kv_heads * d
+    q = qkv[:, :q_size].reshape(n, -1, d)
+    k = qkv[:, q_size : q_size + kv_size].reshape(n, -1, d)
+    v = qkv[:, q_size + kv_size :].reshape(n, -1, d)
+    return self.attn(self.q_norm(q), self.k_norm(k), v).reshape(n, q_size)

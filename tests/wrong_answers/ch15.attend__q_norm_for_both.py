@@ -1,0 +1,24 @@
+# ruff: noqa
+DIAGNOSIS = """
+Both are normalized with q_norm. Keys have a norm of their own, k_norm.
+"""
+
+
+# --- first
+def attend(self, positions, qkv):
+    heads = qkv.unflatten(-1, (-1, self.head_dim))
+    q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+    q, k = self.rotary_emb(positions, self.q_norm(q), self.q_norm(k))
+    return self.attn(q, k, v).flatten(1)
+
+
+# --- second
+def attend(self, positions, qkv):
+    n, d = len(qkv), self.head_dim
+    q_size, kv_size = self.num_heads * d, self.num_kv_heads * d
+    q = qkv[:, :q_size].reshape(n, -1, d)
+    k = qkv[:, q_size : q_size + kv_size].reshape(n, -1, d)
+    v = qkv[:, q_size + kv_size :].reshape(n, -1, d)
+    mixed = self.q_norm(qkv[:, : q_size + kv_size].reshape(n, -1, d))
+    q, k = self.rotary_emb(positions, mixed[:, : self.num_heads], mixed[:, self.num_heads :])
+    return self.attn(q, k, v).reshape(n, q_size)
