@@ -120,12 +120,14 @@ def resolve_packed(name: str, packed: PackedModules) -> Target:
 
     A packed parameter is made of parts that have names of their own in a checkpoint. Such a name
     stands between two dots: with `{"q_proj": ("qkv_proj", "q")}`, the tensor `model.q_proj.bias` is
-    for the parameter `model.qkv_proj.bias`, as its shard `"q"`. All other names are those of whole
+    for the parameter `model.qkv_proj.bias`, as its shard `"q"`. At the very beginning or end of a
+    name, with a dot on one side only, it does not count. All other names are those of whole
     parameters already.
 
     Args:
         name: of the tensor. At most one of the parts stands in it between dots.
-        packed: for each part the name of the packed module, and the shard id; it stays as it is.
+        packed: for each part the name of the packed module, which may be that of a part, too, and
+            the shard id; it stays as it is.
 
     Returns:
         name of the parameter, and the shard id as `packed` has it; None for a whole parameter.

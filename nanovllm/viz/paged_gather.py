@@ -21,11 +21,12 @@ WIDTH, LEFT, CELL, ENTRY, POOL_ROW, ROW = 632.0, 130.0, 64.0, 44.0, 34.0, 22.0
 PER_POOL_ROW = 6
 SHOWN = 3  # numbers of the output, which has many more
 COLUMNS = ("block", "maximum", "factor", "total", *(f"output[{i}]" for i in range(SHOWN)))
-BLUE = PALETTE[1]
+BLUE, ORANGE = PALETTE[1], PALETTE[0]
 LEGEND: list[LegendItem] = [
     ("prefill", "keys and values of the sequence", BLUE),
     ("new", "read now", None),
-    ("waiting", "of others, or empty", None),
+    ("struck", "of another sequence", ORANGE),
+    ("waiting", "free", None),
 ]
 
 
@@ -77,6 +78,7 @@ class PagedGather(StepWidget):
         num_tokens: of the sequence.
         scale: factor of the scores.
         texts: of the tokens.
+        others: ids of blocks that belong to other sequences.
     """
 
     title, unit, pace = "paged gather", "block", 1400
@@ -90,9 +92,11 @@ class PagedGather(StepWidget):
         num_tokens: int,
         scale: float,
         texts: Sequence[str] = (),
+        others: Sequence[int] = (),
     ) -> None:
         self.num_blocks, self.size = k_cache.shape[:2]
         self.table, self.num_tokens = list(block_table)[: -(-num_tokens // self.size)], num_tokens
+        self.others = set(others)
         self.texts = list(texts) or [str(i) for i in range(num_tokens)]
         self.tiles = walk(q, k_cache, v_cache, self.table, num_tokens, scale)
         super().__init__()
@@ -160,13 +164,14 @@ class PagedGather(StepWidget):
                 else 0
             )
             current = now >= 0 and self.table[now] == block_id
-            picture.text(x, y + 14, f"#{block_id}", SMALL, mono=True)
-            with picture.group(f"block {block_id}", pool=block_id, held=held, now=int(current)):
-                runs = [(Style(BLUE, frame=current), held)] * (held > 0) + [(FREE, self.size - held)] * (
-                    held < self.size
-                )
-                block(picture, x + 26, y, width - 34, runs)
-            spot = (x + 26 + (width - 34) / 2, y) if current else spot
+            picture.text(x + 28, y + 14, f"#{block_id}", SMALL, anchor="end", mono=True)
+            other = int(block_id in self.others)
+            name = f"block {block_id}{', of another sequence' * other}"
+            with picture.group(name, pool=block_id, held=held, other=other, now=int(current)):
+                rest = Style(ORANGE, struck=True) if other else FREE
+                runs = [(Style(BLUE, frame=current), held), (rest, self.size - held)]
+                block(picture, x + 32, y, width - 34, [run for run in runs if run[1]])
+            spot = (x + 32 + (width - 34) / 2, y) if current else spot
         return entry, spot
 
     def _draw_tile(self, picture: Drawing, top: float, tile: Tile) -> None:

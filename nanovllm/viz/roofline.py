@@ -23,12 +23,14 @@ class Machine(NamedTuple):
         name: as the picture calls it.
         bytes_per_second, operations_per_second: how fast it moves and how fast it computes.
         made: where these two come from, for the footer.
+        element_size: bytes of a weight, or of a number in the cache, there.
     """
 
     name: str
     bytes_per_second: float
     operations_per_second: float
     made: str = ""
+    element_size: int = 2
 
     @property
     def bend(self) -> float:
@@ -39,13 +41,21 @@ class Machine(NamedTuple):
         """Operations a second, at most."""
         return min(self.operations_per_second, intensity * self.bytes_per_second)
 
+    def intensity(self, work: "Work") -> float:
+        """Operations that a step makes here with each byte: half as many where a number has 4 bytes."""
+        return work.intensity * 2 / self.element_size
+
+    def least(self, work: "Work") -> float:
+        """Seconds that a step takes at least."""
+        return work.operations / self.reaches(self.intensity(work))
+
 
 class Work(NamedTuple):
     """A step: what it computes and moves at least, and how long it took where it was measured.
 
     Args:
         name: "decode, batch 8".
-        operations, moved: of the step; bytes.
+        operations, moved: of the step; bytes, if each number has 2 of them.
         tokens: that it computes.
         seconds: measured, by the machine's name.
     """
@@ -80,7 +90,8 @@ class Roofline(StepWidget):
         if not machines or not works or not all(value > 0 for value in values):
             raise ValueError("a roofline needs machines and works, and all of their numbers above 0")
         self.machines, self.works = list(machines), list(works)
-        ends = [work.intensity for work in works] + [machine.bend for machine in machines]
+        ends = [machine.intensity(work) for machine in machines for work in works]
+        ends += [machine.bend for machine in machines]
         self.xs = (math.floor(math.log10(min(ends)) - 0.2), math.ceil(math.log10(max(ends)) + 0.2))
         tops = [machine.operations_per_second for machine in machines]
         lows = [machine.reaches(10 ** self.xs[0]) for machine in machines]
@@ -102,10 +113,11 @@ class Roofline(StepWidget):
 
     def caption(self, step: int) -> str:
         work, machine = self.works[step], self.machines[0]
-        share = machine.reaches(work.intensity) / machine.operations_per_second
-        limit = "memory" if work.intensity < machine.bend else "arithmetic"
+        intensity = machine.intensity(work)
+        share = machine.reaches(intensity) / machine.operations_per_second
+        limit = "memory" if intensity < machine.bend else "arithmetic"
         return (
-            f"{work.intensity:,.1f} operations a byte. {machine.name}: at most {percent(share)} of its "
+            f"{intensity:,.1f} operations a byte. {machine.name}: at most {percent(share)} of its "
             f"arithmetic can be in use; the limit is {limit}."
         )
 
@@ -113,7 +125,7 @@ class Roofline(StepWidget):
         return "; ".join(f"{machine.name}: {machine.made}" for machine in self.machines if machine.made)
 
     def draw(self, step: int) -> Frame:
-        heads = ["", "least", "measured", "of the roof", "tokens/s at most"]
+        heads = ["", "operations a byte", "least", "measured", "of the roof", "tokens/s at most"]
         return Frame((self._draw(step),), legend_html(self.legend()) + table_html(heads, self.rows(step)))
 
     def still_rows(self, step: int) -> list[list[Drawing]]:
@@ -129,10 +141,10 @@ class Roofline(StepWidget):
         """For each machine: the least time of the step, the measured one, and what follows."""
         work, rows = self.works[step], []
         for machine in self.machines:
-            least = work.operations / machine.reaches(work.intensity)
+            least, intensity = machine.least(work), f"{machine.intensity(work):,.1f}"
             seconds = work.seconds.get(machine.name)
             measured = (milliseconds(seconds), percent(least / seconds)) if seconds else ("-", "-")
-            rows.append([machine.name, milliseconds(least), *measured, f"{work.tokens / least:,.0f}"])
+            rows.append([machine.name, intensity, milliseconds(least), *measured, f"{work.tokens / least:,.0f}"])
         return rows
 
     def x_at(self, intensity: float) -> float:
@@ -154,7 +166,8 @@ class Roofline(StepWidget):
             picture.text(LEFT - 6, self.y_at(10**k) + 4, in_units(10.0**k), SMALL, anchor="end", mono=True)
         picture.text((LEFT + RIGHT) / 2, HEIGHT - 12, "operations a byte", SMALL, anchor="middle")
         picture.text(LEFT + 6, BOTTOM - 6, "upwards: operations a second", SMALL)
-        picture.line(self.x_at(work.intensity), TOP, self.x_at(work.intensity), BOTTOM, VERMILION, 2, dashed=True)
+        x = self.x_at(self.machines[0].intensity(work))
+        picture.line(x, TOP, x, BOTTOM, VERMILION, 2, dashed=True)
         for n, machine in enumerate(self.machines):
             with picture.group(machine.name, machine=machine.name, bend=round(machine.bend, 2)):
                 self._draw_roof(picture, machine, color_of(n + 1))
@@ -171,12 +184,12 @@ class Roofline(StepWidget):
         picture.text(self.x_at(right) - 4, bend[1] - 6, machine.name, anchor="end", bold=True)
 
     def _draw_work(self, picture: Drawing, machine: Machine, work: Work, is_current: bool) -> None:
-        size = 12.0 if is_current else 6.0
-        spots = [(machine.reaches(work.intensity), VERMILION if is_current else BORDER)]
+        size, intensity = 12.0 if is_current else 6.0, machine.intensity(work)
+        spots = [(machine.reaches(intensity), VERMILION if is_current else BORDER)]
         if machine.name in work.seconds:
             spots.append((work.operations / work.seconds[machine.name], PALETTE[4]))
         for speed, fill in spots:
-            x, y = self.x_at(work.intensity), self.y_at(speed)
+            x, y = self.x_at(intensity), self.y_at(speed)
             picture.rect(x - size / 2, y - size / 2, size, size, fill)
 
 

@@ -111,11 +111,14 @@ class SamplerView(Examples):
         number, mass = int((found.kept > 0).sum()), float(found.tempered[found.kept > 0].sum())
         entropy = float(torch.special.entr(found.kept.double()).sum().exp())
         said = f"{number:,} of {len(self.logits):,} tokens can be drawn; before the filters they had {100 * mass:.1f} %"
-        asked = f"temperature {cut.temperature:g}, top-k {cut.top_k or 'off'}, top-p {cut.top_p:g}, min-p {cut.min_p:g}"
-        return f"{asked}. {said}. As varied as {entropy:.1f} equally likely tokens."
+        asked = {"temperature": (cut.temperature, 1.0), "top-k": (cut.top_k, 0)}
+        asked |= {"top-p": (cut.top_p, 1.0), "min-p": (cut.min_p, 0.0)}
+        texts = [f"{name} {value:g}" for name, (value, off) in asked.items() if value != off]
+        more = ", ".join(text for text in texts if text not in self.label(step))  # what the name does not say
+        return f"{more}{'. ' * bool(more)}{said}. As varied as {entropy:.1f} equally likely tokens."
 
     def footer(self) -> str:
-        whose = "the engine's" if self.sampler is engine_sampler else "the given"
+        whose = "the engine's" if self.sampler is engine_sampler else "your engine's"
         return f"logits of a real model after {self.prompt!r}; {whose} functions, 1,000 draws with seeds 0 to 999"
 
     def draw(self, step: int) -> Frame:
@@ -143,12 +146,12 @@ class SamplerView(Examples):
             with picture.group(name, token=token_id, kept=int(after > 0), drawn=count):
                 self._draw_token(picture, 22 + ROW * n, name, (before * scale, after * scale, after), count, scale)
         drawn = 1000 - int(found.counts[self.ids].sum())
-        text = f"and {int((others > 0).sum()):,} others"
+        rest, kept = len(self.logits) - len(self.ids), int((others > 0).sum())
         y = 22 + ROW * len(self.ids)
-        picture.text(LEFT - 6, y + 14, text, SMALL, anchor="end", italic=True)
+        picture.text(LEFT - 6, y + 14, f"and {kept or rest:,} others", SMALL, anchor="end", italic=True)
         picture.rect(LEFT, y + 3, float(others.sum()) * scale, 13, PALETTE[0], BORDER, hatch=True)
-        picture.text(RIGHT + 62, y + 14, str(drawn), SMALL, anchor="end", mono=True)
-        picture.text(RIGHT + 84, y + 14, f"{100 * float(others.sum()):.1f} %", SMALL, mono=True)
+        picture.text(RIGHT + 62, y + 14, str(drawn) if kept else "dropped", SMALL, anchor="end", mono=True)
+        picture.text(RIGHT + 84, y + 14, f"{100 * float(others.sum()):.1f} %" if kept else "-", SMALL, mono=True)
         return picture
 
     @staticmethod

@@ -175,7 +175,7 @@ LegendItem = tuple[str, str, str | None]  # kind of a mark, what it means, and i
 def mark(picture: Drawing, kind: str, fill: str | None, x: float, y: float) -> float:
     """A mark of a legend, 20 high; returns its width.
 
-    The kind is that of a lane's bar, "preempt", "new", "shared", "tag:word" for a tag, or a letter.
+    The kind is that of a lane's bar, "preempt", "new", "shared", "struck", "tag:word" for a tag, or a letter.
     """
     if kind in ("prefill", "decode", "paused", "waiting", "failed"):
         lane_bar(picture, x, y - 1, 24, kind, fill)
@@ -188,6 +188,8 @@ def mark(picture: Drawing, kind: str, fill: str | None, x: float, y: float) -> f
     elif kind == "shared":
         picture.rect(x, y + 2, 24, 15)
         picture.rect(x + 2, y + 4, 20, 11, fill)
+    elif kind == "struck":
+        block(picture, x, y + 1, 24, [(Style(fill, struck=True), 1)], height=18)
     elif kind == "preempt":
         preempted(picture, x, y - 1, 24)
     else:
