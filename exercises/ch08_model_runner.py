@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 83bad58e853d
+# derived: 59f9ab0d5427
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -39,7 +39,8 @@ def slots(self, seq: Sequence, start: int, end: int) -> list[int]:
     """Where the keys and values of the tokens `start` to `end - 1` are stored.
 
     Block b of the pool has the slots `b * block_size` to `(b + 1) * block_size - 1`, and
-    `seq.block_table` names the blocks of a sequence in the order of its tokens.
+    `seq.block_table` names the blocks of a sequence in the order of its tokens. The runner and
+    its sequences have the same `block_size`.
 
     Args:
         seq: its table has a block for each of these tokens, or is empty, as in the warm-up,
@@ -76,9 +77,10 @@ def prepare_prefill(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
 def prepare_decode(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
     """One token of every sequence: its last, the only one without keys and values.
 
-    The context (`set_context`, see `Context`) says that this is no prefill, and has the slot
-    of each token, the number of tokens that each sequence attends to, the new one included,
-    and the block tables (`prepare_block_tables`).
+    The context (`set_context`) says that this is no prefill (`is_prefill`), and has the slot
+    of each token (`slot_mapping`, int64), the number of tokens that each sequence attends to,
+    the new one included (`context_lens`, int32), and the block tables (`block_tables`, which
+    `prepare_block_tables` makes).
 
     Args:
         seqs: at least one; the last block of each has room for its last token. Copies in

@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: f3865a30849e
+# derived: 88d68eee7cfd
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -43,13 +43,15 @@ def apply_top_k_top_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None
 
     Tokens as likely as the k-th are all kept. Top-p (nucleus sampling: Holtzman et al., 2020) adds
     up probabilities that are renormalized over what top-k kept, the most likely first; the token
-    that reaches `top_p` is kept, too, so one token always is.
+    that reaches `top_p` is kept, too, so one token always is. Of tokens that are equally likely it
+    does not matter which ones these are.
 
     Args:
         logits: [num_seqs, vocab_size] float32, -inf for tokens that are dropped already; the
             tensor stays as it is.
         top_k: [num_seqs] int64, from 1 to vocab_size, which keeps all; None if no row has one.
-        top_p: [num_seqs] float32, above 0 and up to 1, which keeps all; None if no row has one.
+        top_p: [num_seqs] float32, above 0 and up to 1, which keeps all that have a probability in
+            float32; None if no row has one.
 
     Returns:
         [num_seqs, vocab_size] float32: logits of the tokens that are kept, -inf for the others.
@@ -64,7 +66,8 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     A number u, evenly spread between 0 and 1, becomes such noise as -log(-log(u)) (Gumbel, 1954;
     Maddison et al., 2014). There is no other randomness than that of `hash32`: a token's noise is a
     function of the row's seed, its position and the token id, so it is the same alone and in any
-    batch. Whoever changes one of the three gets other numbers, and not the same ones elsewhere.
+    batch, and in a larger vocabulary. Whoever changes one of the three gets other numbers, and not
+    the same ones elsewhere.
 
     Args:
         seeds: [num_seqs] int64, not negative; all 63 bits count.
@@ -82,7 +85,7 @@ def forward(self, logits: Tensor, metadata: SamplingMetadata | None = None) -> T
 
     Rows of temperature 0 are greedy: the most likely token, whatever their filters. For the
     others temperature comes first, then min-p, then top-k and top-p, and of what is left
-    `gumbel_noise` draws one. The logits stay as they are.
+    `gumbel_noise` draws one. The logits and the metadata stay as they are.
 
     Args:
         logits: [num_seqs, vocab_size], any floating dtype.

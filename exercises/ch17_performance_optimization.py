@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 528f3141db6b
+# derived: 81775ea5b86b
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -53,8 +53,8 @@ def end_of_step(launches: Sequence[float], kernels: Sequence[float]) -> float:
     done.
 
     Args:
-        launches: seconds of the CPU for each call.
-        kernels: seconds of the GPU for each kernel; as many.
+        launches: seconds of the CPU for each call, a list or a tuple; it stays as it is.
+        kernels: seconds of the GPU for each kernel; as many, and likewise.
 
     Returns:
         seconds. A step without kernels takes 0.

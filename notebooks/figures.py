@@ -987,10 +987,14 @@ def start_up(runs: dict[str, list[Any]]) -> None:
         end = max(begin + seconds for _, begin, seconds in shown)
         for name, begin, seconds in shown:
             bar = axis.barh(name, 1000 * seconds, left=1000 * begin, color=BLUE, edgecolor=TEXT, linewidth=0.6)
-            right = begin + seconds / 2 > end / 2
-            x = 1000 * (begin if right else begin + seconds) + (-12 if right else 12) * end
+            x, y = 1000 * begin, bar[0].get_y() + 0.4
             number = f"{1000 * seconds:,.0f} ms" if seconds >= 0.001 else "under 1 ms"
-            axis.text(x, bar[0].get_y() + 0.4, number, ha="right" if right else "left", va="center", fontsize=8)
+            if end - begin - seconds > 0.25 * end:
+                axis.text(x + 1000 * seconds + 12 * end, y, number, ha="left", va="center", fontsize=8)
+            elif begin > 0.25 * end:
+                axis.text(x - 12 * end, y, number, ha="right", va="center", fontsize=8)
+            else:  # no room beside the bar, so it is long
+                axis.text(x + 500 * seconds, y, number, ha="center", va="center", fontsize=8, color=INK)
         axis.invert_yaxis()
         axis.set(xlabel="milliseconds", title=title, xlim=(0, 1030 * end))
         axis.tick_params(labelsize=8)
@@ -1029,7 +1033,7 @@ def flat_step(texts: list[str], positions: list[int], slots: list[int], starts: 
     for k, column in enumerate(zip(texts, positions, slots, strict=True)):
         owner = sum(start <= k for start in starts[:-1]) - 1
         for row, value in enumerate(column):
-            color = (BLUE, ORANGE, GREEN, PINK)[owner % 4]
+            color = (ORANGE, BLUE, GREEN, PINK)[owner % 4]  # as in the widgets
             axis.add_patch(plt.Rectangle((k, 2 - row), 1, 1, facecolor=color, edgecolor=TEXT))
             text = str(value).strip()[:6]
             axis.text(k + 0.5, 2.5 - row, text, ha="center", va="center", fontsize=8, color=INK)
@@ -1097,7 +1101,7 @@ def who_sees_whom(cases: dict[str, tuple[int, int]]) -> None:
             for j in range(num_keys):
                 is_seen = j <= i + num_keys - num_queries
                 square = plt.Rectangle(
-                    (j, i), 1, 1, facecolor=BLUE if is_seen else "none", edgecolor=TEXT, linewidth=0.6
+                    (j, i), 1, 1, facecolor=BLUE if is_seen else "none", edgecolor=TEXT, linewidth=0.6, clip_on=False
                 )
                 axis.add_patch(square)
         rows = [str(i + num_keys - num_queries) for i in range(num_queries)]
@@ -1109,12 +1113,15 @@ def who_sees_whom(cases: dict[str, tuple[int, int]]) -> None:
     plt.show()
 
 
-def attention_maps(maps: dict[str, Any], texts: list[str]) -> None:
-    """Weights as squares: a row a query, a column a key; the darker, the more.
+def attention_maps(
+    maps: dict[str, Any], texts: list[str], outlined: dict[str, list[tuple[int, int]]] | None = None
+) -> None:
+    """Weights as squares: a row a query, a column a key; the stronger, the more.
 
     Args:
         maps: by title, a tensor [num_tokens, num_tokens].
         texts: of the tokens.
+        outlined: by title, the (row, column) of squares that the text speaks of.
     """
     _, axes = plt.subplots(1, len(maps), figsize=(9.5, 3.3), sharey=True)
     names = [text.strip() or repr(text) for text in texts]
@@ -1123,8 +1130,10 @@ def attention_maps(maps: dict[str, Any], texts: list[str]) -> None:
         for i, row in enumerate(weights.tolist()):
             for j, weight in enumerate(row[: i + 1]):
                 squares.append(plt.Rectangle((j, i), 1, 1))
-                colors.append((0.0, 0.45, 0.70, max(0.04, min(1.0, weight))))
+                colors.append((0.0, 0.45, 0.70, max(0.04, min(1.0, weight**0.6))))  # so that half can be seen
         axis.add_collection(PatchCollection(squares, facecolor=colors, edgecolor=FAINT, linewidth=0.3))
+        for i, j in (outlined or {}).get(title, []):
+            axis.add_patch(plt.Rectangle((j, i), 1, 1, fill=False, edgecolor=ORANGE, linewidth=2, clip_on=False))
         axis.set(title=title, xlim=(0, len(names)), ylim=(len(names), 0), aspect="equal")
         axis.set_xticks([j + 0.5 for j in range(len(names))], names, rotation=90, fontsize=7)
         axis.set_yticks([i + 0.5 for i in range(len(names))], names, fontsize=7)
@@ -1185,7 +1194,7 @@ def scores_by_positions(scores: Any, title: str) -> None:
     low, high = float(scores.min()), float(scores.max())
     for i in range(size):
         for j in range(size):
-            ink = "white" if float(scores[i, j]) < (low + high) / 2 else INK
+            ink = "white" if float(scores[i, j]) < low + 0.45 * (high - low) else INK
             axis.text(j, i, f"{float(scores[i, j]):.1f}", ha="center", va="center", fontsize=8, color=ink)
     axis.set(xticks=range(size), yticks=range(size), xlabel="position of the key", ylabel="position of the query")
     axis.set_title(title)
@@ -1226,7 +1235,7 @@ def wavelengths(models: dict[str, Any], lengths: dict[str, int]) -> None:
         axis.plot(share, rounds, marker=marker, markersize=3, color=color, label=name)
     for name, length in lengths.items():
         axis.axhline(length, color=TEXT, linestyle=":", linewidth=1)
-        axis.text(0, length * 1.15, f"{name}: {length:,} tokens", fontsize=8)
+        axis.text(0, length * 1.4, f"{name}: {length:,} tokens", fontsize=8)
     axis.set(yscale="log", xlabel="pair, from the first (0) to the last (1)", ylabel="positions for one turn")
     axis.legend(fontsize=8, loc="lower right")
     plt.show()
@@ -1240,7 +1249,7 @@ def loss_by_position(curves: dict[str, Any], width: int, title: str, trained: in
         trained: the longest text of the training; 0 leaves it out.
     """
     _, axis = plt.subplots(figsize=(8, 3.2))
-    colors, styles = (ORANGE, PINK, GREEN, BLUE), ("-", "-.", "-", "--")
+    colors, styles = (ORANGE, PINK, GREEN, BLUE), ("-", "-.", "--", ":")
     for (name, losses), color, style in zip(curves.items(), colors, styles, strict=False):
         starts = range(0, len(losses) - width // 2, width)
         means = [float(losses[a : a + width].mean()) for a in starts]
@@ -1250,6 +1259,218 @@ def loss_by_position(curves: dict[str, Any], width: int, title: str, trained: in
         axis.text(trained, axis.get_ylim()[1], " longest text of the training", va="top", fontsize=8)
     axis.set(xlabel="position", ylabel="loss", title=title, ylim=(0, None))
     axis.legend(fontsize=8)
+    plt.show()
+
+
+# Chapter 12.
+
+
+def sizes_through_layers(curves: dict[str, list[float]], title: str) -> None:
+    """How large the residual stream is at each norm, on a logarithmic scale; a curve ends where its numbers do.
+
+    Args:
+        curves: by name, the root mean square at each norm.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    for (name, sizes), color, marker in zip(curves.items(), (ORANGE, BLUE, GREEN), "so^", strict=False):
+        finite = [size for size in sizes if math.isfinite(size)]
+        axis.plot(finite, marker=marker, markersize=4, color=color, label=name)
+        if len(finite) < len(sizes):
+            text = f"then {sizes[len(finite)]}"
+            axis.annotate(text, (len(finite) - 1, finite[-1]), (6, 4), textcoords="offset points", fontsize=9)
+    layers = (len(sizes) - 1) // 2
+    axis.set(yscale="log", ylabel="root mean square", xlabel="layer (two norms each), and the end", title=title)
+    axis.set_xticks([2 * layer for layer in range(layers + 1)], [*map(str, range(layers)), "end"])
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def rows_and_sizes(rows: dict[str, list[float]]) -> None:
+    """Some short rows as bars, with plus and minus their root mean square dashed."""
+    _, axes = plt.subplots(1, len(rows), figsize=(8, 2.5))
+    for axis, (name, row), color in zip(axes, rows.items(), (BLUE, BLUE, GREEN, GREEN), strict=False):
+        size = math.sqrt(sum(value * value for value in row) / len(row))
+        bars = axis.bar(range(len(row)), row, color=color, edgecolor=TEXT, linewidth=0.5)
+        axis.bar_label(bars, [f"{value:.3g}" for value in row], fontsize=8)
+        for sign in (1, -1):
+            axis.axhline(sign * size, color=TEXT, linestyle="--", linewidth=1)
+        axis.axhline(0, color=TEXT, linewidth=0.6)
+        axis.set(title=f"{name}: {size:.3g}", xticks=[], yticks=[], ymargin=0.25)
+        axis.spines.bottom.set_visible(False)
+        axis.spines.left.set_visible(False)
+    plt.show()
+
+
+def ranges_of_floats(numbers: tuple[float, float]) -> None:
+    """Which sizes three kinds of floats have normal numbers for, and which are needed.
+
+    Args:
+        numbers: the root mean square of the smallest row that is to be squared, and the largest number.
+    """
+    _, axis = plt.subplots(figsize=(8, 2.6))
+    low, high = numbers
+    rows = {
+        "float32": (1.2e-38, 3.4e38, BLUE, "7 digits"),
+        "bfloat16": (1.2e-38, 3.4e38, BLUE, "2 to 3 digits"),
+        "float16": (6.1e-5, 65_504.0, BLUE, "3 to 4 digits"),
+        "smallest row to\nlargest number": (low, high, GREEN, ""),
+        "squares of these": (low * low, high * high, ORANGE, ""),
+    }
+    for y, (start, end, color, text) in enumerate(rows.values()):
+        axis.barh(y, math.log10(end / start), 0.62, math.log10(start), color=color, edgecolor=TEXT, linewidth=0.5)
+        axis.text(math.log10(start * end) / 2, y, text, ha="center", va="center", fontsize=8, color=INK)
+    for edge in (6.1e-5, 65_504.0):
+        axis.axvline(math.log10(edge), color=TEXT, linestyle=":", linewidth=1)
+    ticks = [-36, -24, -12, 0, 12, 24, 36]
+    axis.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel="from ... to ...")
+    axis.set_xticks(ticks, [f"1e{tick}" if tick else "1" for tick in ticks])
+    axis.invert_yaxis()
+    plt.show()
+
+
+def activations() -> None:
+    """SiLU beside ReLU, and what SiLU multiplies its input with."""
+    _, axes = plt.subplots(1, 2, figsize=(8, 2.9))
+    xs = [i / 20 for i in range(-160, 81)]
+    passed = [1 / (1 + math.exp(-x)) for x in xs]
+    axes[0].plot(xs, passed, color=PINK)
+    axes[0].set(title="how much passes: 1 / (1 + exp(-g))", xlabel="g")
+    axes[1].plot(xs, [x * share for x, share in zip(xs, passed, strict=True)], color=BLUE, label="SiLU: g times that")
+    axes[1].plot(xs, [max(0.0, x) for x in xs], color=ORANGE, linestyle="--", label="ReLU: max(g, 0)")
+    axes[1].set(title="what comes out", xlabel="g")
+    axes[1].legend(fontsize=8)
+    for axis in axes:
+        axis.axhline(0, color=TEXT, linewidth=0.6)
+        axis.axvline(0, color=TEXT, linewidth=0.6)
+    plt.show()
+
+
+def gates_of_layers(below: list[float], closed: list[float]) -> None:
+    """For each layer two bars: how many gates are negative, and how many let hardly anything pass, in percent."""
+    _, axis = plt.subplots(figsize=(8, 2.8))
+    for shift, shares, color, hatch, label in (
+        (-0.2, below, BLUE, "", "negative"),
+        (0.2, closed, ORANGE, "//", "SiLU between -0.1 and 0.1"),
+    ):
+        places = [layer + shift for layer in range(len(shares))]
+        bars = axis.bar(places, [100 * share for share in shares], 0.38, color=color, hatch=hatch, label=label)
+        axis.bar_label(bars, fmt="%.0f", fontsize=8)
+    axis.set(xticks=range(len(below)), xlabel="layer", ylabel="percent of the gates", ylim=(0, 112))
+    axis.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
+    plt.show()
+
+
+def losses_with_closed_gates(curves: dict[str, list[tuple[float, float]]]) -> None:
+    """The loss over the share of the gates that is closed, by the rule that chooses them."""
+    _, axis = plt.subplots(figsize=(8, 3))
+    for (name, points), color, marker in zip(curves.items(), (ORANGE, BLUE, GREEN), "so^", strict=False):
+        axis.plot([100 * share for share, _ in points], [loss for _, loss in points], marker=marker, color=color,
+                  markersize=5, label=name)  # fmt: skip
+    axis.set(xlabel="percent of the gates that are closed", ylabel="loss", ylim=(0, None))
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+# Chapter 13.
+
+
+def tables_and_rest(models: dict[str, tuple[int, int, bool]]) -> None:
+    """A bar a model, as long as 100 %: the table of its tokens, a second one if it has its own head, and the rest.
+
+    Args:
+        models: by name: parameters of a table, of everything else, and whether embedding and head are one table.
+    """
+    _, axis = plt.subplots(figsize=(8, 0.8 + 0.5 * len(models)))
+    for y, (table, rest, is_tied) in enumerate(models.values()):
+        total, left = table * (1 if is_tied else 2) + rest, 0.0
+        names = ("embedding and head",) if is_tied else ("embedding", "head")
+        kinds = [(name, table, color) for name, color in zip(names, (ORANGE, PINK), strict=False)]
+        for name, count, color in [*kinds, ("everything else", rest, BLUE)]:
+            share = 100 * count / total
+            axis.barh(y, share, left=left, color=color, edgecolor=TEXT, linewidth=0.5)
+            text = f"{share:.1f} %" if share < 30 else f"{name}: {share:.1f} %"
+            axis.text(left + share / 2, y, text, ha="center", va="center", fontsize=8, color=INK)
+            left += share
+    axis.set(yticks=range(len(models)), yticklabels=list(models), xticks=[], title="Where the parameters are")
+    axis.legend(handles=[Patch(color=ORANGE, label="embedding"), Patch(color=PINK, label="a head of its own")],
+                loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, fontsize=8)  # fmt: skip
+    axis.spines.bottom.set_visible(False)
+    axis.invert_yaxis()
+    plt.show()
+
+
+def cosines(texts: list[str], numbers: Any) -> None:
+    """A square of cosines: how nearly the rows of some tokens point the same way."""
+    _, axis = plt.subplots(figsize=(8, 4.2))
+    axis.imshow(numbers, cmap="cividis", vmin=-0.2, vmax=1.0, aspect="auto")
+    for i in range(len(texts)):
+        for j in range(len(texts)):
+            value = float(numbers[i, j])
+            ink = "white" if value < 0.4 else INK
+            axis.text(j, i, f"{value:.1f}".replace("-0.0", "0.0"), ha="center", va="center", fontsize=8, color=ink)
+    axis.set(xticks=range(len(texts)), yticks=range(len(texts)), xticklabels=texts, yticklabels=texts)
+    axis.tick_params(labelsize=8)
+    axis.set_title("The cosine of the angle between two rows")
+    plt.show()
+
+
+def flat_steps(steps: list[tuple[list[str], list[int], bool]]) -> None:
+    """Steps below each other: their flat tokens; a thick line where a sequence begins, its last token in a color.
+
+    Args:
+        steps: the texts of the tokens, where sequences begin and the end, and whether the last one is cut.
+    """
+    longest = max(len(texts) for texts, _, _ in steps)
+    _, axes = plt.subplots(len(steps), 1, figsize=(8, 1.15 * len(steps)), squeeze=False)
+    for number, (axis, (texts, ends, is_cut)) in enumerate(zip(axes[:, 0], steps, strict=True), 1):
+        for n, text in enumerate(texts):
+            is_last = n + 1 in ends
+            color = (GRAY if is_cut and n + 1 == ends[-1] else ORANGE) if is_last else "none"
+            axis.add_patch(plt.Rectangle((n, 0), 1, 0.9, facecolor=color, edgecolor=TEXT))
+            axis.text(
+                n + 0.5, 0.55, text.strip()[:6], ha="center", va="center", fontsize=7, color=INK if is_last else TEXT
+            )
+            axis.text(n + 0.5, 0.2, f"{n}", ha="center", va="center", fontsize=7, color=INK if is_last else TEXT)
+            if n in ends:
+                axis.plot([n, n], [-0.1, 1.05], color=TEXT, linewidth=3)
+        axis.set(xlim=(-0.1, longest + 0.1), ylim=(-0.15, 1.1))
+        axis.set_title(f"step {number}: cu_seqlens_q = {ends}", fontsize=9, loc="left")
+        axis.axis("off")
+    plt.show()
+
+
+def logits_with_padding(names: list[str], logits: list[float], padding: float) -> None:
+    """Bars of the best logits, all negative, and of one that belongs to no token."""
+    _, axis = plt.subplots(figsize=(8, 2.4))
+    drawn = axis.barh(names, logits, color=BLUE, edgecolor=TEXT, linewidth=0.5)
+    axis.bar_label(drawn, fmt="%.1f", padding=3, fontsize=8)
+    axis.barh(["beyond the vocabulary"], [padding], color=ORANGE)
+    axis.plot([padding], ["beyond the vocabulary"], "o", color=ORANGE, markeredgecolor=TEXT)
+    axis.annotate(f"{padding:.1f}, the largest", (padding, len(names)), (-8, -3), textcoords="offset points",
+                  ha="right", fontsize=8)  # fmt: skip
+    axis.set(title="The best logits, and one that belongs to no token", xmargin=0.12)
+    axis.invert_yaxis()
+    plt.show()
+
+
+def quick_heads(judged: dict[str, Any], right: float, share: float) -> None:
+    """Points: how many multiplications a head takes, and how often it finds the best token.
+
+    Args:
+        judged: by name, with `right` and `share`.
+        right, share: what is asked for, as dashed lines.
+    """
+    _, axis = plt.subplots(figsize=(8, 3.2))
+    for name, one in judged.items():
+        color = GREEN if "yours" in name or "ours" in name else BLUE
+        axis.plot(100 * one.share, 100 * one.right, "o", color=color, markeredgecolor=TEXT)
+        at = 100 * one.share, 100 * one.right
+        axis.annotate(name, at, (-8, -3), textcoords="offset points", fontsize=8, ha="right")
+    axis.axvline(100 * share, color=TEXT, linestyle="--", linewidth=1)
+    axis.axhline(100 * right, color=TEXT, linestyle="--", linewidth=1)
+    axis.set(
+        xlabel="multiplications, in percent of the plain head's", ylabel="best token found, percent", xlim=(0, 105)
+    )
     plt.show()
 
 
@@ -1318,17 +1539,116 @@ def choices_and_right(rules: dict[str, Any], choices: float, right: float) -> No
     for name, judged in rules.items():
         color = GREEN if "rule" in name else ORANGE if "top-p" in name else BLUE
         axis.plot(judged.choices, 100 * judged.right, "o", color=color, markeredgecolor=TEXT)
+        is_left = judged.choices < choices  # so that no label lies on a dashed line
         axis.annotate(
             name,
             (judged.choices, 100 * judged.right),
-            (5, -12 if "top-p" in name else 4),
+            (-6 if is_left else 6, -11 if is_left and judged.right < right else 4),
             textcoords="offset points",
+            ha="right" if is_left else "left",
             fontsize=8,
         )
     axis.axvline(choices, color=TEXT, linestyle="--", linewidth=1)
     axis.axhline(100 * right, color=TEXT, linestyle="--", linewidth=1)
     axis.set(xlabel="choices in stories", ylabel="percent of the tasks right", ymargin=0.15, xmargin=0.15)
     plt.show()
+
+
+# Chapter 15.
+
+
+def row_of_heads(num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """What qkv_proj makes of one token: its heads behind one another; and which query heads share keys and values."""
+    _, axis = plt.subplots(figsize=(8, 2.3))
+    colors = (BLUE, ORANGE, GREEN, PINK)
+    group, total = num_heads // num_kv_heads, num_heads + 2 * num_kv_heads
+    for n in range(total):
+        kind = "q" if n < num_heads else "k" if n < num_heads + num_kv_heads else "v"
+        number = n if kind == "q" else (n - num_heads) % num_kv_heads
+        color = colors[(number // group if kind == "q" else number) % 4]
+        _box(axis, n, 0, 1, 0.8, f"{kind}{number}", color, 11)
+        axis.text(n, -0.12, f"{n * head_dim}", ha="center", va="top", fontsize=8)
+    axis.text(total, -0.12, f"{total * head_dim}", ha="center", va="top", fontsize=8)
+    for first, count, word in (
+        (0, num_heads, "query heads"), (num_heads, num_kv_heads, "key heads"),
+        (num_heads + num_kv_heads, num_kv_heads, "value heads"),
+    ):  # fmt: skip
+        axis.text(first + count / 2, 0.95, word, ha="center", fontsize=9)
+    axis.text(total / 2, -0.62, "feature of the row; heads of one color belong together", ha="center", fontsize=8.5)
+    axis.set(xlim=(-0.2, total + 0.2), ylim=(-0.8, 1.2), title="One token's row of queries, keys and values")
+    axis.axis("off")
+    plt.show()
+
+
+def sizes_in_the_stream(stream: list[float], attention: list[float], mlp: list[float]) -> None:
+    """How large the stream is behind each layer, and what attention and MLP of each layer add."""
+    _, axis = plt.subplots(figsize=(8, 3))
+    numbers = range(len(attention))
+    axis.bar([n + 0.8 for n in numbers], attention, 0.35, color=BLUE, edgecolor=TEXT, label="attention adds")
+    axis.bar([n + 1.2 for n in numbers], mlp, 0.35, color=ORANGE, edgecolor=TEXT, label="the MLP adds", hatch="//")
+    axis.plot(range(len(stream)), stream, "o-", color=GREEN, label="the stream behind it")
+    axis.set(title="Size (root mean square), the median of all tokens", yscale="log")
+    axis.set_xticks(range(len(stream)), ["embedding", *(f"layer {n}" for n in numbers)], fontsize=8.5)
+    axis.legend(fontsize=8)
+    plt.show()
+
+
+def through_the_lens(tokens: list[str], words: list[list[str]], chances: list[list[float]], right: list[str]) -> None:
+    """A row for each depth, a column for each token: what the head would say next there.
+
+    Args:
+        tokens: what is read.
+        words: for each depth, the likeliest next token behind each of these.
+        chances: how likely it is.
+        right: what the whole model says.
+    """
+    _, axis = plt.subplots(figsize=(max(8, 0.62 * len(tokens)), 0.9 + 0.36 * len(words)))
+    for depth, (row, sure) in enumerate(zip(words, chances, strict=True)):
+        for n, (word, chance) in enumerate(zip(row, sure, strict=True)):
+            is_right = word == right[n]
+            axis.add_patch(plt.Rectangle((n, depth), 1, 1, facecolor=BLUE if is_right else "none", edgecolor=FAINT))
+            text = word.strip()[:8] or "␣"
+            color = INK if is_right else TEXT
+            axis.text(n + 0.5, depth + 0.5, text, ha="center", va="center", fontsize=8, color=color)
+            axis.plot([n + 0.1, n + 0.1 + 0.8 * chance], [depth + 0.92] * 2, color=ORANGE, linewidth=1.5)
+    axis.set_xticks([n + 0.5 for n in range(len(tokens))], [token.strip() or "␣" for token in tokens], fontsize=8)
+    axis.set_yticks(
+        [d + 0.5 for d in range(len(words))], [f"after {d}" if d else "embedding" for d in range(len(words))]
+    )
+    axis.xaxis.tick_top()
+    axis.set(xlim=(0, len(tokens)), ylim=(len(words), 0))
+    axis.set_xlabel("filled: what the whole model says, too; orange line: how sure", fontsize=8.5)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_visible(False)
+    plt.show()
+
+
+def parameters_by_part(counts: dict[str, dict[str, int]]) -> None:
+    """A bar for each model, as long as 100 %: in which parts its parameters are."""
+    _, axis = plt.subplots(figsize=(8, 0.8 + 0.36 * len(counts)))
+    parts = list(next(iter(counts.values())))
+    starts = dict.fromkeys(counts, 0.0)
+    for part, color, hatch in zip(parts, (PINK, BLUE, ORANGE, GRAY), ("..", "", "//", ""), strict=True):
+        shares = [100 * found[part] / sum(found.values()) for found in counts.values()]
+        axis.barh(
+            list(counts), shares, left=list(starts.values()), color=color, edgecolor=TEXT, label=part, hatch=hatch
+        )
+        starts = {name: starts[name] + share for name, share in zip(counts, shares, strict=True)}
+    totals = [sum(found.values()) for found in counts.values()]
+    for n, total in enumerate(totals):
+        text = f"{total / 1e9:.2f} billion" if total > 1e8 else f"{total / 1e6:.1f} million"
+        axis.text(101, n, text, va="center", fontsize=8.5)
+    axis.set(xlim=(0, 118), xticks=range(0, 101, 25), xlabel="% of all parameters")
+    axis.invert_yaxis()
+    axis.legend(fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.45, 1.0))
+    plt.show()
+
+
+def same_as_at_the_end(shares: dict[str, float], bar: float = 0.0) -> None:
+    """Bars of the share of tokens that are the same as the whole model's."""
+    percent = {name: 100 * share for name, share in shares.items()}
+    title = "the same token as the whole model, of 100" + f"; dashed: {100 * bar:.0f} are asked for" * (bar > 0)
+    bars(percent, title, "{:.1f}", GREEN, 100 * bar)
 
 
 # Chapter 16.
@@ -1498,12 +1818,12 @@ def held(courses: dict[str, list[int]], bar: int) -> None:
 
     Args:
         courses: by name, the bytes at each tensor.
-        bar: the most that counts.
+        bar: the most bytes that may be held.
     """
     _, axis = plt.subplots(figsize=(8, 3))
     for (name, course), color, style in zip(courses.items(), (ORANGE, BLUE, GREEN), ("-", "-.", "-"), strict=False):
         axis.plot([max(size, 1) / 1e6 for size in course], color=color, linestyle=style, label=name)
-    axis.axhline(bar / 1e6, color=TEXT, linewidth=1, linestyle=":", label="the most that counts")
+    axis.axhline(bar / 1e6, color=TEXT, linewidth=1, linestyle=":", label="the limit")
     axis.set(xlabel="tensors that have come", ylabel="MB held at that moment", ylim=(0, None))
     axis.legend(fontsize=8)
     plt.show()
@@ -1541,7 +1861,14 @@ def bars(values: dict[str, float], title: str, form: str = "{:,.0f}", color: str
     """One horizontal bar a name; `limit` is a dashed line."""
     _, axis = plt.subplots(figsize=(8, 0.7 + 0.34 * len(values)))
     drawn = axis.barh(list(values), list(values.values()), color=color, edgecolor=TEXT, linewidth=0.4)
-    axis.bar_label(drawn, [form.format(value) for value in values.values()], padding=3)
+    room = 0.15 * max([*values.values(), limit])
+    # Where the line would go through the label, it is written on the bar.
+    is_under = [max(room, limit - room) < value < limit for value in values.values()]
+    words = [form.format(value) for value in values.values()]
+    axis.bar_label(drawn, ["" if under else word for word, under in zip(words, is_under, strict=True)], padding=3)
+    for place, (value, word, under) in enumerate(zip(values.values(), words, is_under, strict=True)):
+        if under:
+            axis.text(value - 0.05 * room, place, word, ha="right", va="center", color=INK)
     if limit:
         axis.axvline(limit, color=TEXT, linestyle="--", linewidth=1)
     axis.set(title=title, xticks=[], xlim=(0, 1.15 * max([*values.values(), limit])))
@@ -1594,18 +1921,21 @@ def calls_and_kernels(steps: dict[str, tuple[list[float], list[float]]]) -> None
 
 
 def lever_gains(gains: dict[str, dict[str, float]], lines: dict[str, int]) -> None:
-    """Points on a scale of factors: how many times as fast the engine is with each lever.
+    """Points on a scale of factors, and their numbers: how many times as fast the engine is with each lever.
 
     Args:
         gains: by workload, the factor by lever.
         lines: of code, by lever.
     """
     names = [name for name in lines if any(name in found for found in gains.values())]
-    _, axis = plt.subplots(figsize=(8, 0.9 + 0.34 * len(names)))
-    for (workload, found), color, marker in zip(gains.items(), (BLUE, ORANGE, GREEN), "osd", strict=False):
-        rows = [row for row, name in enumerate(names) if name in found]
-        factors = [found[names[row]] for row in rows]
-        axis.plot(factors, rows, marker, color=color, label=workload, markeredgecolor=TEXT)
+    _, axis = plt.subplots(figsize=(8, 0.9 + 0.44 * len(names)))
+    for (workload, found), color, marker, down in zip(
+        gains.items(), (BLUE, ORANGE, GREEN), "osd", (-0.2, 0.2, 0), strict=True
+    ):
+        points = {row + down: found[name] for row, name in enumerate(names) if name in found}
+        axis.plot(list(points.values()), list(points), marker, color=color, label=workload, markeredgecolor=TEXT)
+        for height, factor in points.items():
+            axis.text(1.05 * factor, height, f"{factor:.2f}", fontsize=8, va="center")
     axis.axvline(1, color=TEXT, linewidth=1)
     ticks = [1, 1.5, 2, 4, 8, 16, 32]
     axis.set(xscale="log", xlim=(0.9, 40), xlabel="times as fast as without it; beside the name, lines of code")

@@ -28,10 +28,11 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q: [num_queries, num_heads, head_dim], the queries of the last `num_queries` tokens.
         k, v: [num_tokens, num_kv_heads, head_dim], with num_tokens >= num_queries. Query head h
             looks at KV head h // (num_heads // num_kv_heads).
-        scale: factor of the scores.
+        scale: factor of the scores; with 0 all keys that are seen count the same.
 
     Returns:
-        [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm.
+        [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm, nor do
+        products of query and key that are too large for float16 until they are scaled.
     """
     num_queries, num_tokens, num_kv_heads = len(q), len(k), k.shape[1]
     if num_queries == 1:  # the heads of a group share their keys: they are rows of one product
@@ -114,12 +115,12 @@ def decode_kernel(  # type: ignore[no-untyped-def]
     pointers to contiguous tensors, float32 but for the table:
 
     - q, and o for the output: [num_heads, HEAD_DIM];
-    - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM];
+    - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM]; 32 bits hold any offset;
     - table: int32, an entry for each block of the sequence: token i lies in the block
       table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.
 
-    Behind the last token lie numbers of others, and beside the tensors nothing may be read. Where
-    a load is masked and has no `other`, anything may come. `tl` is there: no import is needed.
+    Behind the last token lie numbers of others; beside the tensors nothing may be read. A masked
+    load without `other` gives anything. `tl` is there, and no other library works in a kernel.
 
     Args:
         num_tokens: of the sequence, at least 1.
@@ -169,7 +170,7 @@ def choose_blocks(
         smallest, largest, mean: [num_blocks, head_dim], over the keys of each block, feature by
             feature. The block of the newest token is the last, and may hold fewer tokens.
         scale: factor of the scores.
-        budget: the most blocks that may be read, at least 1; there may be fewer.
+        budget: the most blocks that may be read, at least 1. It may be more than there are.
 
     Returns:
         their numbers, from 0 to num_blocks - 1, in any order, each of them once.

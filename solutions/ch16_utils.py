@@ -29,10 +29,10 @@ def read_safetensors(file: BinaryIO) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and tensor of everything in a safetensors file, one at a time.
 
     Such a file has three parts: 8 bytes, the length of the header, a whole number whose lowest byte
-    comes first; the header, JSON; and the numbers of all tensors. The header has an entry for each
-    tensor: `{"dtype": "BF16", "shape": [2, 3], "data_offsets": [96, 108]}`. The two offsets say
-    where its bytes begin and end, counted from the end of the header. Entries may be in another
-    order than the bytes. One called `"__metadata__"` is no tensor.
+    comes first; the header, JSON in UTF-8; and the numbers of all tensors. The header has an entry
+    for each tensor: `{"dtype": "BF16", "shape": [2, 3], "data_offsets": [96, 108]}`. The two
+    offsets say where its bytes begin and end, counted from the end of the header. Entries may be in
+    another order than the bytes. One called `"__metadata__"` is no tensor.
 
     Whoever takes only some of the tensors does not wait for the others: of the numbers no more is
     read than those of the tensors that were asked for.
@@ -42,7 +42,8 @@ def read_safetensors(file: BinaryIO) -> Iterator[tuple[str, torch.Tensor]]:
 
     Returns:
         an iterator over pairs, in any order. The tensors have the shape of their entry (`[]` is a
-        single number), and the dtype: `DTYPES["BF16"]` is torch.bfloat16. None is empty.
+        single number), and the dtype: `DTYPES["BF16"]` is torch.bfloat16. No tensor has
+        zero elements.
     """
     length = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(length))
@@ -65,12 +66,14 @@ def resolve_packed(name: str, packed: PackedModules) -> Target:
 
     A packed parameter is made of parts that have names of their own in a checkpoint. Such a name
     stands between two dots: with `{"q_proj": ("qkv_proj", "q")}`, the tensor `model.q_proj.bias` is
-    for the parameter `model.qkv_proj.bias`, as its shard `"q"`. All other names are those of whole
+    for the parameter `model.qkv_proj.bias`, as its shard `"q"`. At the very beginning or end of a
+    name, with a dot on one side only, it does not count. All other names are those of whole
     parameters already.
 
     Args:
         name: of the tensor. At most one of the parts stands in it between dots.
-        packed: for each part the name of the packed module, and the shard id; it stays as it is.
+        packed: for each part the name of the packed module, which may be that of a part, too, and
+            the shard id; it stays as it is.
 
     Returns:
         name of the parameter, and the shard id as `packed` has it; None for a whole parameter.

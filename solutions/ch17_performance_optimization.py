@@ -66,8 +66,8 @@ def end_of_step(launches: Sequence[float], kernels: Sequence[float]) -> float:
     done.
 
     Args:
-        launches: seconds of the CPU for each call.
-        kernels: seconds of the GPU for each kernel; as many.
+        launches: seconds of the CPU for each call, a list or a tuple; it stays as it is.
+        kernels: seconds of the GPU for each kernel; as many, and likewise.
 
     Returns:
         seconds. A step without kernels takes 0.

@@ -23,7 +23,10 @@ CHAPTER_WIDGETS = (
     "roofline",
     "tensor_parallel",
     "rope",
+    "norm_view",
     "sampler_view",
+    "model_shapes",
+    "vocabulary_shards",
 )
 
 # The first pattern that a path matches (a file, or a folder and all below it) says where it belongs.
@@ -37,6 +40,7 @@ ROOMS = (
     # One picture each, of one chapter, drawn with the vocabulary of the others.
     ("chapter widgets", tuple(f"nanovllm/viz/{name}.py" for name in CHAPTER_WIDGETS)),
     ("viz", ("nanovllm/viz",)),
+    ("server", ("nanovllm/serve",)),
     ("core", ("nanovllm",)),
     # Solutions, the works that they are measured on, and what graders say of tensors.
     (
@@ -49,7 +53,7 @@ LEARNERS_FILES = "exercises/ch*.py"
 # Rooms of the core of which chapters show every function.
 TAUGHT = ("engine", "layers", "models", "utils", "config.py", "sampling_params.py", "validation.py")
 
-MAX_LINES = {"core": 2000, "viz": 2500, "kit": 1500}
+MAX_LINES = {"core": 2000, "viz": 2500, "kit": 1500, "server": 400}
 MAX_FILE_LINES = 170  # of a file of the core
 MAX_WIDGET_LINES = 160  # of a chapter's widget
 MAX_FUNCTION_LINES = 25  # of a function that is taught

@@ -55,11 +55,11 @@ def tracked_files():
 
 
 def test_requirements_are_the_constraints_and_the_editable_install():
-    assert lines_of("requirements.txt") == ["-c constraints.txt", "-e .[notebooks,dev]"]
+    assert lines_of("requirements.txt") == ["-c constraints.txt", "-e .[notebooks,serve,dev]"]
 
 
 def test_every_direct_dependency_is_pinned_exactly_once():
-    direct = set(requirements_of("notebooks", "dev")) - UNPINNED
+    direct = set(requirements_of("notebooks", "serve", "dev")) - UNPINNED
     assert set(pins()) == direct
     assert len(lines_of("constraints.txt")) == len(direct)
     for name, pin in pins().items():
@@ -67,7 +67,7 @@ def test_every_direct_dependency_is_pinned_exactly_once():
 
 
 def test_pyproject_gives_lower_bounds_that_the_pins_satisfy():
-    requirements = requirements_of("notebooks", "dev", "gpu")
+    requirements = requirements_of("notebooks", "serve", "dev", "gpu")
     for name, requirement in requirements.items():
         assert all(spec.operator == ">=" for spec in requirement.specifier), f"{name}: pins belong in constraints.txt"
     for name, pin in pins().items():
@@ -88,6 +88,10 @@ def test_environment_yml_is_python_plus_named_packages_plus_requirements():
         assert str(requirement.marker) == str(declared[name].marker)
 
 
+def test_a_plain_install_has_no_server_and_no_client():
+    assert not {"fastapi", "uvicorn", "prometheus-client", "openai"} & set(requirements_of())
+
+
 def test_no_plain_install_needs_flash_attn_or_triton_off_linux():
     assert "flash-attn" not in requirements_of("notebooks", "dev")
     triton = requirements_of()["triton"]
@@ -98,7 +102,7 @@ def test_no_plain_install_needs_flash_attn_or_triton_off_linux():
 
 
 def test_what_is_installed_satisfies_pyproject():
-    for name, requirement in requirements_of("notebooks", "dev").items():
+    for name, requirement in requirements_of("notebooks", "serve", "dev").items():
         if requirement.marker is None or requirement.marker.evaluate():
             assert requirement.specifier.contains(metadata.version(name), prereleases=True), name
 
@@ -178,8 +182,9 @@ def test_nothing_else_sets_how_threads_wait():
     assert found - {"tests/test_setup.py"} == {"nanovllm/__init__.py"}
 
 
+@pytest.mark.slow
 def test_the_readmes_five_lines_run():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # other tests run beside it
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)

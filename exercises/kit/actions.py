@@ -85,10 +85,7 @@ def _check(exercise_id: str, workspace: Workspace, engine: bool = True, note: st
     result = checks.check(exercise_id, workspace, engine, show_cases if hasattr(_shell(), "kernel") else None)
     message = describe(result)
     message.rows += [("note", note)] if note else []
-    if not shown:
-        return message
-    shown[0].update(message)
-    return None
+    return shown[0].update(message) if shown else message
 
 
 @guarded
@@ -164,13 +161,11 @@ def without(exercise_id: str) -> Without:
 @guarded
 def show(exercise_id: str) -> Any:
     """Your run beside ours: the observations of the case that fails, and, with widgets, the blocks at that step."""
-    workspace, exercise = Workspace(), manifest.get(exercise_id)
-    answer = workspace.answer(exercise)
-    if not answer.is_usable:
-        return describe(checks.grade(answer, engine=False))
-    package = assemble([answer])
+    exercise = manifest.get(exercise_id)
+    answer = Workspace().answer(exercise)
+    package = assemble([answer] if answer.is_usable else [])
     outcome = checks.run_cases(exercise, package)
-    if outcome.kind != "returned":
+    if outcome.kind != "returned" or not answer.is_usable:
         return describe(checks.grade(answer, engine=False))
     finding, is_notebook = outcome.value.finding, hasattr(_shell(), "kernel")
     if finding is None:

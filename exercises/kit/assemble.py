@@ -168,11 +168,11 @@ def _is_ours(answer: Answer) -> bool:
 def combine(answers: Iterable[Answer], root: Path = ROOT) -> tuple[dict[str, str], list[Piece], dict[str, Any]]:
     """Text of every file of the package, where the learner's lines are, and the options that keep them in use.
 
-    Files are named as in nanovllm/. Pictures and the model are not among them.
+    Files are named as in nanovllm/. Pictures, the server and the model are not among them.
     """
     package = root / "nanovllm"
     files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
-    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items() if not name.startswith("viz/")}
+    texts = {k: path.read_text(encoding="utf-8") for k, path in files.items() if not k.startswith(("viz/", "serve/"))}
     labs = root / (manifest.LABS.replace(".", "/") + ".py")
     if labs.is_file():
         # With the classes of this package, so that a lever finds those that are in its engine.
@@ -335,12 +335,12 @@ class Mine(Assembled):
         # What is no part of the engine plays no part in it, and still is theirs.
         theirs |= {answer.exercise.id for answer in self.workspace.answers() if answer.exercise.path == "labs.py"}
         yours = [
-            exercise.name if self.has(exercise) else f"{exercise.name} (not passed yet)"
+            exercise.id[5:] if self.has(exercise) else f"{exercise.id[5:]} (not passed yet)"
             for exercise in exercises
             if exercise.id in theirs
         ]
         ours = [
-            f"{exercise.name} (yours has failed)" if exercise.id in self.failed else exercise.name
+            f"{exercise.id[5:]} (yours has failed)" if exercise.id in self.failed else exercise.id[5:]
             for exercise in exercises
             if exercise.id not in theirs
         ]

@@ -19,6 +19,10 @@ from .assemble import Without
 BLOCK_SIZE, NUM_TOKENS = 8, 1024
 FIRST, EVERY = 263, 37  # the tokens whose queries are tried
 SHARE = 4  # one block of so many may be read
+NO_MASK = """
+q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+return F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True).squeeze(0).transpose(0, 1)
+"""
 
 
 class Heads(NamedTuple):
@@ -37,7 +41,10 @@ class Heads(NamedTuple):
 
 
 def heads_of(llm: Any, prompt: str | list[int]) -> list[Heads]:
-    """Queries, keys and values of every layer while an engine reads a prompt, which has to be new to it."""
+    """Queries, keys and values of every layer while an engine reads a prompt.
+
+    Its prefix cache has to be off, or the prompt new to it.
+    """
     layers = [layer.self_attn.attn for layer in llm.llm_engine.model_runner.model.model.layers]
     found: list[Heads] = []
 
@@ -88,6 +95,14 @@ def first_tokens_share(layers: list[Heads], start: int = 100) -> float:
     return float(torch.stack(found).max())
 
 
+def sink(llm: Any, num_tokens: int = 1000, start: int = 100) -> tuple[float, float]:
+    """`first_tokens_share` in a long text, and what it would be if all keys had the same share."""
+    said = [said for pair in talk_work.TALK[:20] for said in pair]
+    ids = llm.tokenizer.encode("\n".join(said))[:num_tokens]
+    even = sum(1 / (i + 1) for i in range(start, len(ids))) / (len(ids) - start)
+    return first_tokens_share(heads_of(llm, ids), start), even
+
+
 def walked(layer: int = 6, head: int = 1, num_steps: int = 8) -> dict[str, Any]:
     """What `PagedGather` draws: a head of the bundled model in a decode step, of a sequence that shares the pool.
 
@@ -97,11 +112,12 @@ def walked(layer: int = 6, head: int = 1, num_steps: int = 8) -> dict[str, Any]:
     with nanovllm.LLM("qwen3-tiny", **options, enable_prefix_caching=False, disabled_optimizations="all") as llm:
         params = nanovllm.SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
         first = llm.add_request("Mia has a red ball. Tom has a", params)
-        llm.add_request("The sun was warm", params)
+        second = llm.add_request("The sun was warm", params)
         for _ in range(num_steps):
             llm.step()
         attn = llm.llm_engine.model_runner.model.model.layers[layer].self_attn.attn
-        seq, found, attend = llm.llm_engine.requests[first].seq, dict[str, Any](), attn.attend
+        seq, other = (llm.llm_engine.requests[number].seq for number in (first, second))
+        found, attend = dict[str, Any](), attn.attend
 
         def noted(q: Tensor, k: Tensor, v: Tensor, context: Any) -> Tensor:
             kv_head = head // (attn.num_heads // attn.num_kv_heads)
@@ -112,7 +128,7 @@ def walked(layer: int = 6, head: int = 1, num_steps: int = 8) -> dict[str, Any]:
         attn.attend = noted
         llm.step()
         texts = [llm.tokenizer.decode([token_id]) for token_id in seq.token_ids]
-        found.update(block_table=list(seq.block_table), texts=texts)
+        found.update(block_table=list(seq.block_table), texts=texts, others=list(other.block_table))
     return found
 
 

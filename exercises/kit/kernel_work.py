@@ -18,6 +18,7 @@ from torch import Tensor
 from .runner import prepare_triton
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+FOREIGN = ("torch", "F", "np", "numpy")  # names of libraries that work in Triton's interpreter by chance, if at all
 PROGRAM = {"id": (0,), "grid": (1,)}  # the program that `twin` plays
 UNDEFINED = {"float": math.nan, "int": -1}  # what `twin` gives for a masked place of a load without `other`
 
@@ -28,6 +29,20 @@ class OutsideError(IndexError):
 
 class ShapeError(TypeError):
     """A variable has another shape after a round of a loop, which a GPU's compiler does not allow."""
+
+
+class LanguageError(TypeError):
+    """A kernel has called a function that is none of `triton.language`."""
+
+
+class Foreign:
+    """What stands in for a library of Python's while a kernel is played: it has nothing for kernels."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise LanguageError(f"{self._name}.{name} is no part of Triton: of libraries only tl works in a kernel")
 
 
 class Pointer:
@@ -132,6 +147,13 @@ twin = types.SimpleNamespace(
 )
 
 
+def _jit(function: Any = None, **_: Any) -> Any:
+    return function or _jit
+
+
+triton_twin = types.SimpleNamespace(jit=_jit, language=twin, cdiv=twin.cdiv)  # who decorates a kernel finds it there
+
+
 def launch(
     kernel: Callable[..., None], grid: int, tensors: dict[str, Tensor], with_triton: bool = True, **others: Any
 ) -> str:
@@ -148,13 +170,14 @@ def launch(
     Raises:
         OutsideError: it reads or writes beside a tensor; then Triton does not run it.
         ShapeError: a variable changes its shape in a loop.
+        LanguageError: it calls PyTorch or numpy.
     """
     played = {name: tensor.clone() for name, tensor in tensors.items()}
     try:
         _play(kernel, grid, played, others)
         if not (HAS_TRITON and with_triton):
             return _keep(tensors, played, "twin")
-    except (OutsideError, ShapeError, NameError):
+    except (OutsideError, ShapeError, LanguageError, NameError):
         raise
     except Exception:  # what the twin cannot do, Triton may be able to do
         if not HAS_TRITON:
@@ -173,13 +196,16 @@ def _keep(tensors: dict[str, Tensor], played: dict[str, Tensor], where: str) -> 
 
 def _play(kernel: Any, grid: int, tensors: dict[str, Tensor], others: dict[str, Any]) -> None:
     function = _with_language(kernel, twin)
-    function.__globals__["range"] = _range
+    names = function.__globals__
+    kept = {name: names[name] for name in FOREIGN if name in names}
+    names.update({name: Foreign(name) for name in kept}, range=_range)
     try:
         for number in range(grid):
             PROGRAM.update(id=(number,), grid=(grid,))
             function(**{name: Pointer(name, tensor) for name, tensor in tensors.items()}, **others)
     finally:
-        del function.__globals__["range"]
+        del names["range"]
+        names.update(kept)
 
 
 def _run(kernel: Any, grid: int, tensors: dict[str, Tensor], others: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from exercises.kit.budget_work import simulate
 from exercises.kit.checkpoint_work import DTYPES, StackedCheckpoint
-from exercises.kit.kernel_work import twin
+from exercises.kit.kernel_work import triton_twin, twin
 from exercises.kit.parallel_work import CUTS, Linear, numbers_sent, weights_held
 from exercises.kit.roofline_work import Device, Model
 from nanovllm.layers.attention import Attention
@@ -28,6 +28,7 @@ from nanovllm.utils.memory import num_blocks_that_fit
 from nanovllm.utils.swap import swap
 
 tl: Any = twin  # what PyTorch puts in the place of triton.language, until a kernel is launched
+triton: Any = triton_twin
 
 # Chapter 01.
 
@@ -530,12 +531,12 @@ def decode_kernel(  # type: ignore[no-untyped-def]
     pointers to contiguous tensors, float32 but for the table:
 
     - q, and o for the output: [num_heads, HEAD_DIM];
-    - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM];
+    - k and v, the caches: [num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM]; 32 bits hold any offset;
     - table: int32, an entry for each block of the sequence: token i lies in the block
       table[i // BLOCK_SIZE], at place i % BLOCK_SIZE. It ends with the last block.
 
-    Behind the last token lie numbers of others, and beside the tensors nothing may be read. Where
-    a load is masked and has no `other`, anything may come. `tl` is there: no import is needed.
+    Behind the last token lie numbers of others; beside the tensors nothing may be read. A masked
+    load without `other` gives anything. `tl` is there, and no other library works in a kernel.
 
     Args:
         num_tokens: of the sequence, at least 1.
@@ -578,7 +579,7 @@ def choose_blocks(
         smallest, largest, mean: [num_blocks, head_dim], over the keys of each block, feature by
             feature. The block of the newest token is the last, and may hold fewer tokens.
         scale: factor of the scores.
-        budget: the most blocks that may be read, at least 1; there may be fewer.
+        budget: the most blocks that may be read, at least 1. It may be more than there are.
 
     Returns:
         their numbers, from 0 to num_blocks - 1, in any order, each of them once.
@@ -619,6 +620,70 @@ def long_frequencies(head_dim: int, base: float, trained: int, wanted: int) -> t
     return torch.where(turns >= 1, plain, plain * min(1.0, trained / wanted))
 
 
+# Chapter 12.
+
+
+def half_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm on a chip that has no float but float16.
+
+    The goal, in `exercises.kit.norm_work`: qwen3-tiny with this norm everywhere has a loss of at
+    most 0.38 on stories. With the formula of RMSNorm as it stands, all in float16, it has 2.16;
+    with statistics in float32, 0.375.
+
+    Each number has to be right to 0.005, or to 0.005 of itself if it is larger than 1, in rows with
+    a root mean square of 0.05 or more and weights near 1, whatever float16 holds: up to 65,504. A
+    row of zeros stays zeros.
+
+    All tensors on the way are float16 (single numbers, booleans and integers do not count), and no
+    number is taken out of a tensor. What comes in stays as it is.
+
+    Args:
+        x: [..., hidden_size], float16; hidden_size is at most 2,048.
+        weight: [hidden_size], float16.
+        eps: that of the norm, 1e-6; it may be left out where it makes no difference.
+
+    Returns:
+        [..., hidden_size], float16: each row divided by its root mean square, times the weight.
+    """
+    top = x.abs().amax(dim=-1, keepdim=True).clamp_min(1e-4)  # a row of zeros is divided by something, too
+    small = x / top  # from -1 to 1; whatever the row was divided by, the norm takes it out again
+    return small * torch.rsqrt(small.square().mean(dim=-1, keepdim=True) + eps) * weight
+
+
+# Chapter 13.
+
+
+def quick_head(table: Tensor, examples: Tensor) -> Callable[[Tensor], Tensor]:
+    """Make a head that finds the best token without looking at all rows.
+
+    The goal: along stories that are not among the examples, it finds the token with the largest
+    logit at least 99 times in 100, with at most 25 % of the multiplications of the plain head,
+    which are one for each number of `table` and each hidden state.
+
+    - Whatever you do in here, once for a model, costs nothing.
+    - What counts is done by the function that you return: each multiplication (a division or a
+      power, too) of floats. Comparing, sorting, indexing and adding are free.
+
+    Args:
+        table: [vocab_size, hidden_size], the rows of the head. Any model's.
+        examples: [n, hidden_size], hidden states as the head meets them, n at least 1.
+
+    Returns:
+        a function that is given hidden states, [m, hidden_size], m at least 1, and returns the ids
+        of m tokens, [m] int64.
+    """
+    directions = torch.linalg.svd(examples.T @ examples).U[:, : max(1, table.shape[1] // 6)]
+    rough = table @ directions
+    count = min(len(table), 64)
+
+    def find(hidden: Tensor) -> Tensor:
+        few = ((hidden @ directions) @ rough.T).topk(count).indices
+        logits = (table[few] @ hidden.unsqueeze(-1)).squeeze(-1)
+        return few.gather(1, logits.argmax(-1, keepdim=True)).flatten()
+
+    return find
+
+
 # Chapter 14.
 
 
@@ -649,6 +714,40 @@ def my_rule(logits: torch.Tensor, texts: Sequence[Sequence[int]]) -> torch.Tenso
     return (logits / temperatures).masked_fill(unlikely, -torch.inf)
 
 
+# Chapter 15.
+
+
+def read_early(early: Tensor, late: Tensor, new: Tensor) -> Tensor:
+    """Guess what the last layers will make of a token, two layers before the end.
+
+    The goal: on stories that are none of the known ones, the head finds the same token most likely
+    in your guess as in what the whole model really makes, at least 50 times in 100. The plain lens,
+    which is the last norm applied to the early stream, comes to 45.5. No weight of the model is
+    given; what its last layers do to a stream can be seen in the known tokens.
+
+    A row of the result may depend on all of `early` and `late`, and of `new` only on its own row.
+
+    Args:
+        early: [num_known, hidden_size] float32, the streams of known tokens after six of eight
+            layers.
+        late: [num_known, hidden_size] float32, of the same tokens in the same order: what the head
+            reads at the end, normalized already.
+        new: [num_tokens, hidden_size] float32, the streams of other tokens after six layers.
+
+    Returns:
+        [num_tokens, hidden_size] float32: what the head shall read for these. The arguments stay as
+        they are.
+    """
+
+    def inputs(stream: Tensor) -> Tensor:
+        scaled = F.normalize(stream, dim=-1) * stream.shape[-1] ** 0.5
+        return torch.cat((scaled, torch.ones(len(stream), 1)), dim=-1)
+
+    x = inputs(early)
+    pull = torch.eye(x.shape[-1])  # keeps the numbers small where the known tokens say little
+    return inputs(new) @ torch.linalg.solve(x.T @ x + pull, x.T @ late)
+
+
 # Chapter 16.
 
 
@@ -656,10 +755,10 @@ def read_safetensors(file: BinaryIO) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and tensor of everything in a safetensors file, one at a time.
 
     Such a file has three parts: 8 bytes, the length of the header, a whole number whose lowest byte
-    comes first; the header, JSON; and the numbers of all tensors. The header has an entry for each
-    tensor: `{"dtype": "BF16", "shape": [2, 3], "data_offsets": [96, 108]}`. The two offsets say
-    where its bytes begin and end, counted from the end of the header. Entries may be in another
-    order than the bytes. One called `"__metadata__"` is no tensor.
+    comes first; the header, JSON in UTF-8; and the numbers of all tensors. The header has an entry
+    for each tensor: `{"dtype": "BF16", "shape": [2, 3], "data_offsets": [96, 108]}`. The two
+    offsets say where its bytes begin and end, counted from the end of the header. Entries may be in
+    another order than the bytes. One called `"__metadata__"` is no tensor.
 
     Whoever takes only some of the tensors does not wait for the others: of the numbers no more is
     read than those of the tensors that were asked for.
@@ -669,7 +768,8 @@ def read_safetensors(file: BinaryIO) -> Iterator[tuple[str, torch.Tensor]]:
 
     Returns:
         an iterator over pairs, in any order. The tensors have the shape of their entry (`[]` is a
-        single number), and the dtype: `DTYPES["BF16"]` is torch.bfloat16. None is empty.
+        single number), and the dtype: `DTYPES["BF16"]` is torch.bfloat16. No tensor has
+        zero elements.
     """
     length = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(length))
@@ -762,8 +862,8 @@ def end_of_step(launches: Sequence[float], kernels: Sequence[float]) -> float:
     done.
 
     Args:
-        launches: seconds of the CPU for each call.
-        kernels: seconds of the GPU for each kernel; as many.
+        launches: seconds of the CPU for each call, a list or a tuple; it stays as it is.
+        kernels: seconds of the GPU for each kernel; as many, and likewise.
 
     Returns:
         seconds. A step without kernels takes 0.

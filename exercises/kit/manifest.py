@@ -22,7 +22,8 @@ class Exercise:
     """One function that the learner writes.
 
     Args:
-        id: chapter and name, for example "ch05.deallocate".
+        id: chapter and name, for example "ch05.deallocate"; where a chapter has several functions of one name, such as
+            `forward`, a word that tells them apart: "ch15.mlp".
         symbol: where the function lives, for example "nanovllm.engine.block_manager:BlockManager.deallocate".
         title: what it does, in a few words.
         minutes: how long it takes somebody who has read the chapter up to here.

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from nanovllm import LLM, SamplingParams
-from nanovllm.engine import model_runner
 from nanovllm.layers import rotary_embedding
 
 from .manifest import BUNDLED_MODEL
+from .model_work import STORIES, logits_of
 
 HEAD_DIM, BASE, TRAINED = 64, 10_000.0, 2048
 LONGEST = 3 * TRAINED
@@ -32,7 +32,6 @@ PLAIN = {4096: 0.90, 6144: 1.31, 2048: 0.38}
 INTERPOLATED = {4096: 1.82, 6144: 4.33, 2048: 1.79}
 BARS = {4096: 0.45, 6144: 0.70, 2048: 0.42}
 END = 0  # the token between two texts
-STORIES = Path(__file__).parent / "long_text.json"
 
 
 def plain(head_dim: int, base: float) -> Tensor:
@@ -114,16 +113,9 @@ def long_text(num_tokens: int, seed: int = 0) -> list[int]:
 
 def losses(table: Tensor, token_ids: list[int]) -> Tensor:
     """How badly the model guesses each token but the first from those before it, with a table for so many tokens."""
-    tokens, ends = torch.tensor(token_ids), torch.tensor([0, len(token_ids)], dtype=torch.int32)
-    with with_table(table) as llm, torch.inference_mode():
-        model = llm.llm_engine.model_runner.model
-        model_runner.set_context(is_prefill=True, cu_seqlens_q=ends, cu_seqlens_k=ends)
-        try:
-            hidden_states = model(tokens, torch.arange(len(tokens)))
-        finally:
-            model_runner.reset_context()
-        logits = hidden_states.float() @ model.lm_head.weight.float().T
-        return torch.nn.functional.cross_entropy(logits[:-1], tokens[1:], reduction="none")
+    with with_table(table) as llm:
+        logits = logits_of(llm, token_ids)
+    return torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(token_ids[1:]), reduction="none")
 
 
 def losses_of(frequencies: Tensor, num_tokens: int, seed: int = 0) -> Tensor:

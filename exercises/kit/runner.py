@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, TextIO
+
+from tqdm import tqdm
 
 from .assemble import Package, Piece
 
@@ -190,6 +193,7 @@ def _child(
     gc.freeze()  # what was loaded before the fork will not be garbage; the engine collects when it ends
     sys.stdin = open(os.devnull)  # noqa: SIM115 - it stays open as long as the process lives
     sys.stdout = sys.stderr = _Prints(folder)
+    tqdm.set_lock(threading.RLock())  # its own would be left behind in the system
     logging.disable(logging.WARNING)  # what the engine says of the small pools of cases is not for learners
     prepare_triton()
     import torch

@@ -138,7 +138,10 @@ def _counts(node: ast.stmt, module: str, taken: dict[str, str]) -> bool:
     """Whether a statement is needed in the engine: no test of the learner's, nothing that is there already."""
     names = source.bindings([node], module, "yours").items()
     is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-    return bool(names) and not is_future and not names <= taken.items()
+    # Kernels get the language that they are to run in, Triton's or a stand-in (`kernel_work`).
+    is_there = {name for name, _ in names} <= taken.keys() and all(re.match(r"triton\b", what) for _, what in names)
+    is_triton = isinstance(node, IMPORTS) and is_there
+    return bool(names) and not is_future and not is_triton and not names <= taken.items()
 
 
 def _with(answer: Answer, **changes: Any) -> Answer:
@@ -224,7 +227,8 @@ def _clash(answer: Answer, sections: dict[str, tuple[int, str]]) -> str | None:
     for other in itertools.takewhile(lambda id_: id_ != answer.exercise.id, sections):
         if other in exercises and exercises[other].path == answer.exercise.path:
             theirs = _definitions(sections[other][1])
-            if names := [name for name in mine if theirs.get(name, mine[name]) != mine[name]]:
+            # The functions themselves may have one name: they are methods of different classes.
+            if names := [n for n in mine if n != answer.exercise.name and theirs.get(n, mine[n]) != mine[n]]:
                 return f"your helper {names[0]} is another one than in {other}; give it another name"
     return None
 

@@ -24,6 +24,7 @@
 # %load_ext exercises
 import logging
 import timeit
+from types import SimpleNamespace
 
 import figures
 import torch
@@ -32,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from exercises.kit import graph_work, start_work
 from nanovllm import LLM, SamplingParams
 from nanovllm.engine.sequence import Sequence
-from nanovllm.levers.cuda_graph import graph_batch_sizes
+from nanovllm.levers.cuda_graph import ModelRunnerLever, graph_batch_sizes
 from nanovllm.utils.context import get_context
 from nanovllm.viz import GraphSpeedup, SlotMapping, Timeline, record
 
@@ -54,7 +55,7 @@ mine()
 # between the stages. The first engine of a process also loads libraries, so we look at the second.
 
 # %%
-stages = ["config", "tokenizer", "weights", "warm-up", "pool", "scheduler"]
+stages = ["config", "tokenizer", "weights", "warm-up", "size of the pool", "pool", "scheduler"]
 predict("longest stage", "On your machine, which stage takes longest?", choices=stages)
 
 
@@ -64,16 +65,23 @@ def greedy(max_tokens):
 
 
 options = {"device": "cpu", "disabled_optimizations": "all"}
-_, first = start_work.timed_start("qwen3-tiny", **options)
+llm, first = start_work.timed_start("qwen3-tiny", **options)
+llm.exit()  # gives its pool back
 llm, here = start_work.timed_start("qwen3-tiny", **options)
+pool_bytes = llm.llm_engine.model_runner.kv_cache.nbytes
+llm.exit()
 print(f"the first engine started in {first[-1].begin + first[-1].seconds:.1f} s")
 recorded = start_work.load_recorded()
 reveal("longest stage", max((stage for stage in here if stage.name in stages), key=lambda stage: stage.seconds).name)
+print(f"the pool here: {pool_bytes / 2**30:.2f} GiB of zeros")
 figures.start_up({"here: measured now": here, f"{recorded['gpu']}: recorded": recorded["stages"]})
 print("RECORDED:", ", ".join(f"{k} {recorded[k]}" for k in ("model", "gpu", "driver", "torch", "triton")))
 print("         ", ", ".join(f"{k} {recorded[k]}" for k in ("commit", "date", "command")))
 
 # %% [markdown]
+# Where the pool takes longest, here is why: it is filled with zeros, so each page of its memory is written once, and
+# the system has to find that page first. It is far larger than the model.
+#
 # On the right is an engine with the shape of Qwen3-0.6B, the second one on that machine, so that its kernels were
 # compiled. Its weights were made up, not read from a disk; a real file takes longer. Two stages are there that a CPU
 # skips: the warm-up, and the graphs, to which we come at the end.
@@ -86,8 +94,7 @@ print("         ", ", ".join(f"{k} {recorded[k]}" for k in ("commit", "date", "c
 #
 # Chapter 3 showed what becomes of the number that it returns: weights, what a step takes, and the rest is for blocks
 # (`num_blocks_that_fit`). A step's peak cannot be looked up anywhere. So the largest one is tried.
-
-# %% [markdown]
+#
 # {{source nanovllm/engine/kv_cache.py:largest_prefill}}
 #
 # When the size is known, the pool is one tensor, and every attention layer gets its part of it.
@@ -96,7 +103,7 @@ print("         ", ", ".join(f"{k} {recorded[k]}" for k in ("commit", "date", "c
 #
 # ### Predict
 #
-# The sequences of the warm-up come from no scheduler, and there is no pool.
+# The sequences of the warm-up come from no scheduler: `largest_prefill` has made them up.
 
 # %%
 choices = ["the first slots of the pool", "slots of a block that is thrown away", "nowhere: they are not stored"]
@@ -145,8 +152,7 @@ figures.padded_or_flat(lengths)
 # | `block_tables` | int32 | only if something is cached | always |
 #
 # It is set by name: `set_context(is_prefill=False, slot_mapping=..., ...)`.
-
-# %% [markdown]
+#
 # ## A picture
 #
 # One step of three requests, as the runner of a real engine has prepared it. A column is a token; a color is a request.
@@ -355,7 +361,8 @@ runner = me.LLM("qwen3-tiny", **SMALL).llm_engine.model_runner
 for count in (8, 256):
     seqs = (decoding * count)[:count]
     seconds = min(timeit.repeat(lambda seqs=seqs: runner.prepare_decode(seqs), number=20, repeat=5)) / 20
-    print(f"{count:3} sequences: {1e6 * seconds:,.0f} microseconds a step, measured now")
+    print(f"{count:3} sequences: {1e6 * seconds:,.0f} microseconds a step, {1e6 * seconds / count:.1f} for each")
+print("measured now: it grows with the sequences, and the GPU waits for it; below is how long a GPU's step takes")
 
 # %% [markdown]
 # ## Milestone: a batch of eight, on your inputs
@@ -376,7 +383,7 @@ print("tokens of the eight prompts:", sum(len(llm.tokenizer.encode(prompt)) for 
 predict("rows", "How many tokens does the model compute in all steps together?", unit="tokens")
 
 # %%
-me = mine(max_num_seqs=8, enable_prefix_caching=False)
+me = mine()
 print(me.whose("ch08.slots", "ch08.prepare_prefill", "ch08.prepare_decode"))
 llm = me.LLM("qwen3-tiny", **SMALL | {"enable_prefix_caching": False})
 trace = record(llm, eight, greedy(12), keep_error=True)
@@ -386,6 +393,8 @@ ours = record(LLM("qwen3-tiny", **SMALL | {"enable_prefix_caching": False}), eig
 written = [[seq["output_ids"] for seq in run["seqs"].values()] for run in (trace, ours)]
 print("the same as ours:", written[0] == written[1])
 reveal("rows", sum(part["n"] for step in trace["steps"] for part in step["scheduled"]))
+print("Below, sequences and blocks are those AFTER a step: the last one computes eight tokens, and nobody is left.")
+print("The dashed line over the tokens is the fullest step of this run; the budget would be far above it.")
 Timeline(trace)
 
 # %% [markdown]
@@ -403,6 +412,9 @@ Timeline(trace)
 # A **CUDA graph** is a recording of all these launches. To replay it is one call.
 
 # %%
+weights, keys = 2 * 596e6, 512 * 28 * 2 * 8 * 128 * 2  # bytes; keys and values of 512 tokens in 28 layers
+print(f"A step reads {weights / 1e9:.1f} GB of weights, and {keys / 1e6:.0f} MB of keys and values for each sequence;")
+print("the data sheet of an H200 says 4,800 GB a second, and its kernels do not come up to that.")
 predict("one", "A batch of 1: how many times as fast is a step when it is replayed?")
 predict("many", "And a batch of 256?")
 
@@ -415,7 +427,11 @@ speedup
 
 # %% [markdown]
 # Choose a batch size with the buttons, and press play: both lanes run on one clock. With one sequence the GPU has
-# little to do, so nearly all of an eager step is Python. With 256 the GPU is busy for six of the ten milliseconds.
+# little to do, so nearly all of an eager step is Python. With 256 the GPU is busy for 6.4 of the ten milliseconds:
+# compare what your `prepare_decode` took for 256 above, on this machine.
+#
+# The stairs below the lanes come up again later: there is a graph for some sizes only, nine in this recording, and a
+# batch takes the next larger one. The rows that are left over are **padding**. An engine of 512 seats has 43 graphs.
 #
 # On a machine with an NVIDIA GPU, the next cell measures it anew, for the bundled model. Elsewhere it says so.
 
@@ -529,13 +545,32 @@ print("recorded operations:", ", ".join(str(function) for function, *_ in tape.c
 # {{source nanovllm/levers/cuda_graph.py:ModelRunnerLever.run_model}}
 #
 # Look at the last line but two: *the smallest graph that is large enough*. A graph is for one batch size, and its
-# other rows are padding. They compute nonsense for nobody, but they write keys and values like all others. Where to?
+# other rows are padding. They compute nonsense for nobody, but they write keys and values like all others.
 #
-# {{source nanovllm/levers/cuda_graph.py:ModelRunnerLever.fill_padding}}
+# ### Predict
 #
-# Into a block beyond the pool, of which no scheduler knows. Without that, padding would write over somebody's text.
+# A pool of 64 blocks of four tokens, so the slots 0 to 255, and a graph of eight rows for three sequences.
+
+# %%
+choices = ["0, the first slot", "-1, which is none", "256, beyond the pool", "the slot of the last sequence"]
+predict("slot of a spare row", "Which slot do the five rows of padding get?", choices=choices)
+
+# %%
+buffers = {name: torch.zeros(8, dtype=torch.int64) for name in ("input_ids", "context_lens", "slot_mapping")}
+buffers |= {"temperatures": torch.zeros(8), "block_tables": torch.zeros(8, 1, dtype=torch.int64)}
+buffers["slot_mapping"][:3] = torch.tensor([21, 6, 90])  # of three sequences
+lever = SimpleNamespace(config=SimpleNamespace(num_kvcache_blocks=64), block_size=4, buffers=buffers)
+ModelRunnerLever.fill_padding(lever, 3, 8)
+print("slot_mapping:", buffers["slot_mapping"].tolist())
+slot = int(buffers["slot_mapping"][-1])
+reveal("slot of a spare row", next(choice for choice in choices if choice.startswith(str(slot))))
 
 # %% [markdown]
+# {{source nanovllm/levers/cuda_graph.py:ModelRunnerLever.fill_padding}}
+#
+# A replay stores the keys and values of all its rows, so padding gets a slot that exists. The lever makes the pool a
+# block larger than the scheduler knows of. Without that, padding would write over somebody's text.
+#
 # ## Your engine
 #
 # Every step's tensors are yours now. Measured on the fixed work of all chapters:
@@ -591,10 +626,12 @@ padding = {title: graph_work.padding(some, day) for title, some in both.items()}
 figures.graph_sizes(day, both, padding, graph_work.BAR)
 other = {title: graph_work.padding(some, graph_work.batch_sizes(1)) for title, some in both.items()}
 print("the same sizes on another day:", other)
+replayed = {row["bs"]: f"{row['graph_ms'][1]:.1f} ms" for row in speedup.rows if row["bs"] in (4, 8, 16, 32)}
+print("RECORDED, a replayed step by its rows:", replayed)
 
 # %% [markdown]
 # From 65 sequences on, all batches of this day have to go to 128, and pad most. But sizes that fit one day fit the next
-# less well. And rows are not time: in the recorded steps, a batch of 4 takes as long as one of 8. So engines take a
+# less well. And rows are not time: as printed above, a batch of 4 took as long as one of 8. So engines take a
 # plain rule with many sizes, and pay at the start.
 
 # %% [markdown]
@@ -602,7 +639,8 @@ print("the same sizes on another day:", other)
 #
 # * In `SlotMapping`, record four requests of which two begin alike, with `enable_prefix_caching`, two steps apart
 #   (`arrive=[0, 0, 2, 2]`). Which slots are never written by the later ones?
-# * Let `slots` give every token the slot after its own. What does the engine write, and when does it crash?
+# * Let `slots` give every token the slot after its own. The check refuses it; run it all the same with
+#   `both_ways(mine("ch08.slots"))`. Do the texts drift at once? And with `SMALL["num_kvcache_blocks"] = 7`?
 # * Record a `step` on the tape that makes a new tensor from a Python list. What does the replay know of it?
 # * `graph_work.padding(graph_batch_sizes(256), day)`: what do the engine's own sizes cost, and how many are
 #   they?

@@ -79,8 +79,8 @@ print("         ", recorded["command"], "with", recorded["environment"])
 #
 # ## Two ways to cut a matrix
 #
-# A weight has a row for each output and a column for each input. Blue is the first rank, orange the second, and gray
-# is on both.
+# A weight has a row for each output and a column for each input. Blue is rank 0, orange rank 1, and gray is on
+# both.
 
 # %%
 figures.two_ways_to_cut()
@@ -490,7 +490,7 @@ print(me.whose("ch09.choose_cuts"))
 choose = me.package.module("labs").choose_cuts
 name = "yours" if "ch09.choose_cuts" in {answer.exercise.id for answer in me.answers} else "ours"
 sent = {name: parallel_work.total_sent(plan) for name, plan in (plain_plans | {name: choose}).items()}
-figures.bars(sent, "numbers that a rank sends for a token, all three chains", limit=parallel_work.BAR)
+figures.bars(sent, "numbers a rank sends for a token (dashed: what is allowed)", limit=parallel_work.BAR)
 plans = {
     title: plan(task.linears, task.num_ranks, task.memory) for title, plan in (plain_plans | {name: choose}).items()
 }

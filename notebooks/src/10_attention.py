@@ -12,7 +12,7 @@
 # * write a GPU kernel that walks the pages, and run it without a GPU,
 # * try, if you like, to read only a quarter of the pages.
 #
-# Plan an hour and a half; four exercises are fifty minutes of it. A fifth waits at the end.
+# Plan 85 minutes; four exercises are three quarters of an hour of it. A fifth waits at the end.
 
 # %% [markdown]
 # ## Where we are
@@ -60,8 +60,8 @@ larger = max(read, key=read.get)
 reveal("reads more", "about the same" if max(read.values()) < 1.3 * min(read.values()) else larger)
 
 # %% [markdown]
-# So in a large batch attention is most of the step, and its time is reading. A slow way of doing it, one that copies
-# keys before it uses them, costs more than everything else in the engine.
+# So in a large batch attention is most of the step, and its time is reading. Whoever copies keys before using them
+# pays for that more than for everything else in the engine.
 #
 # ## By hand
 #
@@ -70,7 +70,7 @@ reveal("reads more", "about the same" if max(read.values()) < 1.3 * min(read.val
 # We take those of the bundled model: of one head, for a short text.
 
 # %%
-llm = LLM("qwen3-tiny", **SMALL)
+llm = LLM("qwen3-tiny", **SMALL, enable_prefix_caching=False)
 text = "Mia has a red ball. Tom has a blue kite. Mia plays with her"
 tokens = [llm.tokenizer.decode([i]) for i in llm.tokenizer.encode(text)]
 layers = attention_work.heads_of(llm, text)
@@ -132,31 +132,13 @@ def write(engine):
         return [answer["text"] for answer in llm.generate(stories, params, use_tqdm=False)]
 
 
-choices = ["the very same text", "another text, in English all the same", "no English at all"]
-question = "Without a mask, each query of a prompt sees the keys of later tokens, too. What does such an engine write?"
-predict("no mask", question, choices=choices)
-
-# %%
-NO_MASK = """
-q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-return F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True).squeeze(0).transpose(0, 1)
-"""
 right = write(nanovllm)
-found = write(attention_work.engine_with("ch10.causal_attention", NO_MASK))
-for story, one, other in zip(stories, right, found, strict=True):
-    print(f"{story}\n    with a mask:{one!r}\n    without:    {other!r}")
-words = set(" ".join(right).split())
-reveal("no mask", choices[0] if found == right else choices[1 if words & set(" ".join(found).split()) else 2])
 
 # %% [markdown]
-# A mistake that is hard to see. While it writes, nothing lies in the future, so a decode needs no mask; only the
-# prompt is read wrongly. But nothing that the engine relies on is true any more: a cached key would depend on what
-# comes *after* it, so the text changes with the prefix cache, and with where a prompt is cut.
-#
 # ### What happens without it
 #
-# Now the mistake that is easy to make: PyTorch's `is_causal=True` lines queries and keys up at the *first* token. Then
-# query 0 sees key 0 only, even if it is the query of a later token.
+# A mistake is easy to make here: PyTorch's `is_causal=True` lines queries and keys up at the *first* token. Then query
+# 0 sees key 0 only, even if it is the query of a later token.
 
 # %%
 choices = ["all is right", "the first token is right, then it goes wrong", "wrong from the first token on"]
@@ -164,14 +146,19 @@ predict("lined up", "What does an engine write that always does so?", choices=ch
 
 # %%
 found = write(without("ch10.causal_attention"))
-for story, text_ in zip(stories, found, strict=True):
-    print(f"{story} ...{text_}")
+blind = write(attention_work.engine_with("ch10.causal_attention", attention_work.NO_MASK))
+for story, one, other in zip(stories, found, blind, strict=True):
+    print(f"{story}\n    lined up at the first:{one!r}\n    without any mask:     {other!r}")
 firsts = [one.split()[0] == other.split()[0] for one, other in zip(right, found, strict=True)]
 reveal("lined up", choices[0] if found == right else choices[1 if all(firsts) else 2])
 
 # %% [markdown]
 # The prompt is read in one piece: as many queries as keys, and all is well. From then on each new token sees the first
 # token of the text, and nothing else. It stutters.
+#
+# An engine *without any mask* still writes English. In a decode nothing lies in the future; only the prompt is read
+# wrongly. That is hard to see, and worse: a cached key depends on what comes *after* it, so the text changes with the
+# prefix cache, and with where a prompt is cut.
 #
 # ## Your attention
 #
@@ -199,31 +186,15 @@ attention = me.layers.attention.causal_attention
 maps = {}
 for layer, head in ((2, 3), (3, 2), (5, 0), (1, 2)):
     maps[f"layer {layer}, head {head}"] = attention_work.patterns(attention, layers[layer])[head]
-figures.attention_maps(maps, tokens)
+colors = [(len(tokens) - 1, n) for n, token in enumerate(tokens) if token in (" red", " blue")]
+figures.attention_maps(maps, tokens, {"layer 3, head 2": colors})
+her = maps["layer 3, head 2"][-1]
+print(f"layer 3, head 2: {tokens[-1]!r} looks at the two colors with {100 * sum(her[n] for _, n in colors):.0f} %")
 
 # %% [markdown]
-# Read a row: where does that token look? The first head looks one token back. The second one has an eye for colors:
-# the last token, "her", looks at "red" and "blue". The third looks at the ends of sentences, and the fourth at the
-# first token.
-#
-# ### Predict
-#
-# Large models do the latter a lot: in many heads most of the weight lies on the first token, whatever it is, as if to
-# put it somewhere (an **attention sink**). Our model is small, and has 32 heads. We give it a thousand tokens, and look
-# at the queries from 100 on.
-
-# %%
-predict("sink", "In the head that looks most at the first token, what share goes there?", unit="%")
-
-# %%
-talk = [said for pair in attention_work.talk_work.TALK[:20] for said in pair]
-long_text = llm.tokenizer.encode("\n".join(talk))[:1000]
-reveal("sink", round(100 * attention_work.first_tokens_share(attention_work.heads_of(llm, long_text)), 1))
-print(f"in the short text above, layer 1, head 2: {100 * maps['layer 1, head 2'][4:, 0].mean():.0f} %")
-
-# %% [markdown]
-# Hardly a sink: what looked like one in a text of 20 tokens is gone in a long one. What is known of large models need
-# not hold for a small one, and the other way round. Keep that in mind for the end of the chapter.
+# Read a row: where does that token look? The first head looks one token back. The second one knows colors: to say what
+# Mia plays with, the last token looks at "red" and "blue" (outlined); the other rows of that head look elsewhere. The
+# third looks at the ends of sentences, and the fourth at the first token.
 #
 # ## Into the pages
 #
@@ -232,7 +203,7 @@ print(f"in the short text above, layer 1, head 2: {100 * maps['layer 1, head 2']
 # {{source nanovllm/layers/attention.py:Attention.forward}}
 #
 # A slot is block times block size plus place (chapter 8). Without storing, a prompt is still read right, because its
-# keys are at hand. Then the model looks into empty pages:
+# keys are at hand. From then on the model looks into empty pages:
 
 # %%
 for story, text_ in zip(stories, write(without("ch10.store_kvcache")), strict=True):
@@ -267,7 +238,7 @@ print("the stories are as they should be:", write(me) == right)
 
 # %%
 def microseconds(function):
-    return 1e6 * min(timeit.repeat(function, number=30, repeat=5)) / 30
+    return 1e6 * min(timeit.repeat(function, number=10, repeat=20)) / 10
 
 
 cache, one_query, table = torch.randn(600, 16, 2, 64), torch.randn(1, 4, 64), torch.randperm(600)[:63].tolist()
@@ -302,20 +273,6 @@ print(f"the part of tile 0 in that: {right_total - (second - 5).exp().sum():.4f}
 #
 # The same holds for the sum of weight times value. So three things are kept for each query: the maximum, the total and
 # the output, which is divided only at the end. This is the **online softmax**, the heart of FlashAttention.
-#
-# ### Predict
-#
-# A third tile comes, and all its scores are below 5.
-
-# %%
-choices = ["they grow", "they shrink", "they stay, and something is added", "nothing at all happens"]
-predict("smaller", "What happens to the old total and output, both of them not divided yet?", choices=choices)
-
-# %%
-third = torch.tensor([4.0, 0.5])
-factor, more = math.exp(5 - max(5.0, float(third.max()))), (third - 5).exp().sum()
-print(f"old sums times {factor:.1f}, plus {more:.4f}")
-reveal("smaller", choices[2] if factor == 1 and more > 0 else choices[1])
 
 # %%
 # {{exercise ch10.merge_tile}}
@@ -350,84 +307,74 @@ PagedGather(**attention_work.walked())
 # ## A kernel
 #
 # A GPU runs a **kernel**: a function that is started many times at once, as *programs* that differ in their number. In
-# Triton it is written in Python, and each variable is a small tensor. This one stores keys and values; a program takes
-# one token.
+# Triton it is written in Python, and each variable is a small tensor. Nobody checks addresses: a wrong one reads
+# somebody else's numbers, or ends the program.
 #
-# {{source nanovllm/layers/kernels/store_kvcache.py:store_kvcache_kernel}}
-#
-# Line by line:
-#
-# | | |
-# |---|---|
-# | `tl.program_id(0)` | which program am I? Here: which token |
-# | `key_ptr` | an address. `key_ptr + offsets`: one for each number of a row |
-# | `tl.arange(0, BLOCK)` | 0, 1, 2, ...; its length is a power of two, known beforehand (`tl.constexpr`) |
-# | `tl.load(address, mask=...)` | reads where the mask is true, and nothing elsewhere |
-# | `.to(tl.int64)` | a large cache has more numbers than 32 bits can count |
-#
-# Nobody checks addresses: a wrong one reads somebody else's numbers, or ends the program. Rows are rarely a power of
-# two long; the mask cuts off the rest.
-
-# %% [markdown]
-# ### Tiles
-#
-# A program may load a whole tile at once: `rows[:, None] * WIDTH + features[None, :]` is a table of offsets, a line for
-# each row. The kernel below sums up the columns of a matrix, a tile of rows after the other.
-#
-# Triton has an **interpreter**, which runs kernels on a CPU, slowly, with numpy in the place of the GPU. The exercises'
-# kit turns it on where there is no GPU.
+# Here is one that walks over the pages of a sequence, a page at a time. Each program takes a query head, and computes
+# the plain mean of all values that this head may see: attention in which every token counts the same.
 
 # %%
 tl = kernel_work.twin  # a stand-in of PyTorch, until Triton runs it
 
 
-def column_sums(x_ptr, out_ptr, num_rows, WIDTH, TILE):
-    features, places = tl.arange(0, WIDTH), tl.arange(0, TILE)
-    sums = tl.zeros([WIDTH], tl.float32)
-    for i in range(0, tl.cdiv(num_rows, TILE)):
-        rows = i * TILE + places
-        offsets = rows[:, None] * WIDTH + features[None, :]
-        tile = tl.load(x_ptr + offsets, mask=(rows < num_rows)[:, None], other=0.0)
-        sums = sums + tl.sum(tile, axis=0)
-    tl.store(out_ptr + features, sums)
+def mean_of_values(v_ptr, table_ptr, o_ptr, num_tokens, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE):
+    head = tl.program_id(0)
+    features, places = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
+    output = tl.zeros([HEAD_DIM], tl.float32)
+    for i in range(0, tl.cdiv(num_tokens, BLOCK_SIZE)):
+        block = tl.load(table_ptr + i)
+        rows = (block * BLOCK_SIZE + places) * KV_HEADS + head // GROUP
+        offsets = rows[:, None] * HEAD_DIM + features[None, :]
+        is_token = i * BLOCK_SIZE + places < num_tokens
+        v = tl.load(v_ptr + offsets, mask=is_token[:, None], other=0.0)
+        output = output + tl.sum(v, axis=0)
+    tl.store(o_ptr + head * HEAD_DIM + features, output / num_tokens)
 
-
-matrix, sums = torch.arange(20.0).view(5, 4), torch.zeros(4)
-where = kernel_work.launch(column_sums, 1, {"x_ptr": matrix, "out_ptr": sums}, num_rows=5, WIDTH=4, TILE=2)
-print(f"it ran in: {where}; {sums.tolist()}, as it should be: {torch.equal(sums, matrix.sum(0))}")
 
 # %% [markdown]
 # | | |
 # |---|---|
-# | `range(0, tl.cdiv(num_rows, TILE))` | a round for each tile; `cdiv` rounds up: 5 rows in tiles of 2 are 3 |
-# | `tl.zeros([WIDTH], tl.float32)` | what is kept from round to round has its final shape from the start |
-# | `mask=...[:, None]` | a truth value for each row, for all of its features |
-# | `other=0.0` | what stands in masked places; without it anything may |
-# | `tl.sum(tile, axis=0)` | over the rows; `axis=1` over the features |
-#
-# `tl.max`, `tl.maximum`, `tl.where` and `tl.exp` are what you expect from PyTorch.
-#
-# ## Decode
-#
-# Two functions of the engine's decode kernel. The first finds rows through the block table, the second you know: it is
-# your `merge_tile`, for several queries.
-#
-# {{source nanovllm/layers/kernels/paged_attention.py:cache_rows}}
-#
-# {{source nanovllm/layers/kernels/paged_attention.py:online_softmax_step}}
-#
-# A GPU has an instruction for $2^x$, and $e^s = 2^{s \log_2 e}$. So the engine's scores come with a factor
-# $\log_2 e$ in their scale, and it takes `tl.exp2`. Yours come without: use `tl.exp`.
+# | `tl.program_id(0)` | which program am I? Here: which query head |
+# | `tl.arange(0, HEAD_DIM)` | 0, 1, 2, ...; its length is a power of two, known beforehand, as all names in capitals |
+# | `tl.zeros([HEAD_DIM], tl.float32)` | what is kept from round to round has its final shape from the start |
+# | `tl.cdiv(num_tokens, BLOCK_SIZE)` | divides and rounds up: 10 tokens in blocks of 4 are 3 rounds |
+# | `tl.load(table_ptr + i)` | `table_ptr` is an address; this reads entry i behind it: which block is next |
+# | `rows` | a cache is [block, place, KV head], each with a row of features: the numbers of the rows to read |
+# | `offsets` | a table, a line for each row: `[:, None]` and `[None, :]` as in PyTorch |
+# | `mask=is_token[:, None]` | reads only where it is true; the last block is rarely full |
+# | `other=0.0` | what stands in the masked places; without it anything may |
+# | `tl.sum(v, axis=0)` | over the rows; `axis=1` over the features |
+# | `tl.store(address, values)` | writes; each head has its own row of the output |
 
 # %% [markdown]
-# You write the kernel that puts both together, in its plainest form: one sequence, a program for each query head, a
-# page as a tile. No `tl.dot` is needed: `tl.sum(a * b, axis=1)` does it. (Each key is read by all heads of its group,
-# one after the other. The engine's kernel has a program for each *KV* head, because reading is what takes the time.)
+# Triton has an **interpreter**, which runs kernels on a CPU, slowly, with numpy in the place of the GPU. The exercises'
+# kit turns it on where there is no GPU. We try the kernel on ten tokens with the block table [3, 0, 2].
+
+# %%
+cache, table = torch.randn(4, 4, 2, 8), [3, 0, 2]
+given = {"v_ptr": cache, "table_ptr": torch.tensor(table, dtype=torch.int32), "o_ptr": torch.zeros(4, 8)}
+sizes = {"GROUP": 2, "KV_HEADS": 2, "HEAD_DIM": 8, "BLOCK_SIZE": 4}
+where = kernel_work.launch(mean_of_values, 4, given, num_tokens=10, **sizes)
+means = gather_kvcache(cache, table, 10).mean(0).repeat_interleave(2, 0)
+print(f"it ran in: {where}; four heads as they should be: {torch.allclose(given['o_ptr'], means, atol=1e-6)}")
+
+# %% [markdown]
+# ## Decode
 #
-# `tl` is there: write no decorator and no import. The two functions above are not: write their few lines yourself.
+# You write the kernel that weighs the values: one sequence, a program for each query head, a page as a tile. Between
+# the walk above and attention stands your `merge_tile`, for a single query. Its scores are one row, a number for each
+# place, so there is only one direction to reduce:
 #
-# Your kernel is checked twice: in a stand-in of PyTorch, which looks at every address, puts nan where nothing was
-# loaded, and lets no variable change its shape in a loop; and in Triton's interpreter, if there is one here.
+# | PyTorch, a row for each query | here, one query |
+# |---|---|
+# | `scale * query @ keys.T` | `tl.sum(q[None, :] * k, axis=1) * scale` |
+# | `scores.amax(1)`, `weights.sum(1)` | `tl.max(scores, axis=0)`, `tl.sum(weights, axis=0)` |
+# | `torch.maximum`, `torch.where`, `torch.exp` | `tl.maximum`, `tl.where`, `tl.exp` |
+# | `-math.inf` | `float("-inf")` |
+#
+# `tl` is there, and `mean_of_values` is not: take its lines over. Your kernel is checked twice: in a stand-in of
+# PyTorch, which looks at every address, puts nan where nothing was loaded, and lets no variable change its shape in a
+# loop; and in Triton's interpreter, if there is one here.
 
 # %%
 # {{exercise ch10.decode_kernel}}
@@ -450,12 +397,16 @@ print(f"largest difference: {(tensors['o_ptr'] - wanted).abs().max():.0e}")
 # %% [markdown]
 # These are the numbers at the end of the picture.
 #
-# <details><summary>The engine's kernel, and what more it does (not needed for anything)</summary>
+# <details><summary>The engine's own kernels, and what more they do (not needed for anything)</summary>
+#
+# {{source nanovllm/layers/kernels/store_kvcache.py:store_kvcache_kernel}}
 #
 # {{source nanovllm/layers/kernels/paged_attention.py:paged_decode_kernel}}
 #
-# Long contexts are cut into chunks for several programs, and the last one to be done merges them: with few sequences
-# one program each would leave most of the GPU idle (Flash-Decoding).
+# In a large cache offsets need 64 bits. A program serves all query heads of a *KV* head, because reading is what takes
+# the time. A GPU has an instruction for powers of 2 (`tl.exp2`), so the scale has a factor log2(e). `tl.dot` is a
+# product of matrices. And long contexts are cut into chunks for several programs, of which the last one to be done
+# merges them: with few sequences one program each would leave most of the GPU idle (Flash-Decoding).
 #
 # </details>
 
@@ -464,8 +415,7 @@ print(f"largest difference: {(tensors['o_ptr'] - wanted).abs().max():.0e}")
 #
 # The engine has three ways of attending, and chooses by the device: the plain one in PyTorch, our Triton kernels, and
 # `flash_attn`, the package of FlashAttention's authors: compiled CUDA, pages of 256 tokens. In a decode both it and our
-# kernel read every key and value once, where it lies. How the work is cut into programs, and how they are started, is
-# left to each.
+# kernel read every key and value once, where it lies.
 #
 # ### Predict
 #
@@ -506,8 +456,10 @@ staircase("10")
 # This section is for those who have a quarter of an hour left. Nothing later needs it.
 #
 # If reading is what costs, read less: only a quarter of a sequence's blocks in each step. Which? The newest are a good
-# guess, and large models want the first one as well, for its sink. Here each block also has a small summary of its
-# keys: the smallest, the largest, the mean of each feature.
+# guess. Here each block also has a small summary of its keys: the smallest, the largest, the mean of each feature.
+#
+# Many heads of large models put most of their weight on the first token, whatever it is, as if to leave it somewhere:
+# an **attention sink**. Serving them without the first block does harm.
 
 # %%
 plain = {"the newest": attention_work.lost(attention_work.newest)}
@@ -518,6 +470,9 @@ predict("first block", "The first block takes the place of the oldest of these. 
 # %%
 plain["the first, and the newest"] = attention_work.lost(attention_work.first_and_newest)
 print(f"the first, and the newest: {100 * plain['the first, and the newest']:.1f} %")
+share, even = attention_work.sink(llm)
+print(f"In the head that looks most at the first of 1,000 tokens, {100 * share:.2f} % goes there;")
+print(f"if all tokens had the same, it would be {100 * even:.2f} %.")
 reveal("first block", choices[plain["the first, and the newest"] > plain["the newest"]])
 
 # %%
@@ -533,9 +488,10 @@ percent = {title: 100 * share for title, share in plain.items()}
 figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f} %", figures.ORANGE, 10.5)
 
 # %% [markdown]
-# Without a sink the first block is a block like any other, so what helps large models does harm here. And these are
-# shares of attention, not texts: whether an answer suffers is another question. Whoever serves a model this way has to
-# measure both, on that model.
+# The map of layer 1, head 2 looked like a sink, in a text of 20 tokens; in a long one it is gone. Without a sink the
+# first block is a block like any other, so what helps large models does harm here. And these are shares of attention,
+# not texts: whether an answer suffers is another question. Whoever serves a model this way has to measure both, on that
+# model.
 
 # %% [markdown]
 # ## Change it

@@ -9,10 +9,10 @@
 # * read a checkpoint by hand, byte by byte, and see why it cannot run code,
 # * send every tensor of a real model to its place, also when two ranks share it,
 # * keep the books that tell a wrong checkpoint from a right one,
-# * stream a checkpoint of another family, and hold as little of it as you can,
-# * see what a step's context is, and what a stale one does.
+# * see what a step's context is, and what comes of forgetting it.
 #
-# Plan an hour and a quarter; the exercises are half an hour of it. Everything runs on a laptop's CPU.
+# Plan 85 minutes; three exercises are 35 minutes of it. A fourth, a checkpoint of another family, waits at the end.
+# Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -55,10 +55,10 @@ def write(llm, prompt="Once upon a time"):
 
 
 # %% [markdown]
-# ## Why: nothing crashes
+# ## Why: two tensors change places
 #
-# Keys and values have weights of the same shape. Suppose somebody who converts a checkpoint mixes up the two, in one
-# layer of eight. No shape is wrong, no name is missing.
+# Suppose somebody who converts a checkpoint mixes up two tensors, in one layer of eight: the weights that make the
+# keys, and those that make the values.
 #
 # ### Predict
 
@@ -86,9 +86,9 @@ figures.guesses(loss, exchanged)
 # %% [markdown]
 # The loss says how badly each token of the story is guessed from those before it. In layer 0 the exchange ruins the
 # model, and everybody sees it. Elsewhere it is a little worse, or not even that, and nobody knows why its stories have
-# changed. Not one of the eight raised an error.
+# changed. Not one of the eight raised an error: both tensors have the same shape, and no name is missing.
 #
-# So a loader has to be exact where it can be: names, shapes, what is missing, what is there too often.
+# So a loader has to be exact where it can be.
 #
 # ## The file, byte by byte
 #
@@ -137,7 +137,8 @@ reveal("pickle", choices[0] if isinstance(came_back, Weights) else choices[1])
 # There is a second gain. The table says where each tensor is, so a reader can take one and leave the rest on the
 # disk: two processes can read half of a model each.
 #
-# The tools: `int.from_bytes`, `json.loads`, and `torch.frombuffer`, which makes a flat tensor of bytes.
+# The tools: `int.from_bytes`, `json.loads`, and `torch.frombuffer`, which makes a flat tensor of bytes. Give it a
+# `bytearray`: `bytes` cannot be written to, and it warns of that at length.
 
 # %%
 # {{exercise ch16.read_safetensors}}
@@ -192,8 +193,7 @@ figures.products(found)
 
 # %% [markdown]
 # Medians, measured in turn on this machine, so they move a little from run to run. What is saved is everything around
-# the multiplications: a call, the start of threads or of a kernel, one reading of the input. In a small model that is
-# much of the time; with the wider layers of Qwen3-0.6B it counts less.
+# the multiplications: a call, the start of threads or of a kernel, one reading of the input.
 #
 # ## Where each tensor goes
 #
@@ -205,7 +205,8 @@ WeightMap()
 
 # %% [markdown]
 # What belongs together, the *model* says, in a table of its own. `"q"` and `0` are **shard ids**: which part of the
-# packed parameter.
+# packed parameter. In signatures, `PackedModules` is such a table, and a `Target` is a pair: the name of a parameter,
+# and a shard id, or None for a whole parameter.
 
 # %%
 packed = right.llm_engine.model_runner.model.packed_modules_mapping
@@ -239,6 +240,7 @@ WeightMap(resolve=me.package.module("utils.loader").resolve_packed)
 # ## Two ranks
 #
 # A large model is shared by several GPUs, the **ranks** (chapter 09). Each reads the same file, and keeps its piece.
+# They could read less, as said above; this engine does not, for cutting whole tensors is simpler.
 # A layer notes at its construction which rank it is built for, and so each parameter knows its piece by itself: it
 # has a `weight_loader`, and the loader only asks for it.
 #
@@ -250,7 +252,7 @@ WeightMap(resolve=me.package.module("utils.loader").resolve_packed)
 # ### Predict
 #
 # Queries, keys and values are split by rows: each rank has half of the heads, and computes their attention. `o_proj`
-# has a *column* for each number that comes out of the heads.
+# is multiplied by what comes out of all heads.
 
 # %%
 choices = ["the second half of the rows", "the second half of the columns", "all of it"]
@@ -258,20 +260,21 @@ predict("o_proj", "Two ranks. Which piece of o_proj does the second one keep?", 
 
 # %%
 two = WeightMap(tensor_parallel_size=2)
-tensor = next(tensor for tensor in two.stored if "o_proj" in tensor.name)
+two.step, tensor = next((i, tensor) for i, tensor in enumerate(two.stored, 1) if "o_proj" in tensor.name)
+two.bookmarks = {"o_proj arrives": two.step, "all have arrived": len(two.stored)}
 first_row, first_column, _, _ = tensor.parts[1].source
 reveal("o_proj", choices[0] if first_row else choices[1] if first_column else choices[2])
 two
 
 # %% [markdown]
-# Each rank multiplies the columns that belong to its heads, and the results are added up: one exchange between ranks
-# in place of two. Norms are small, and every rank has them whole.
+# `o_proj` has a column for each number that comes out of the heads. Each rank multiplies the columns that belong to
+# its own, and the results are added up: one exchange between ranks in place of two. Norms are small, and every rank has
+# them whole.
 #
 # All of this is drawn from the real loaders. Each tensor went through them with its numbers replaced by their places,
 # so what arrived told where it came from.
-
-# %% [markdown]
-# ## What a wrong checkpoint is told
+#
+# ## When file and model differ
 #
 # ### Predict
 #
@@ -309,7 +312,9 @@ reveal("four layers", choices[1] if "unknown" in said else choices[0])
 # It would have run: the first four layers make a model of their own, a bad one. A loader that is generous with what is
 # *too much* hides exactly this.
 #
-# Five more. Each says the name that somebody has to look for.
+# ## What a wrong checkpoint is told
+#
+# Five more. Each is told the name that somebody has to look for.
 
 # %%
 KEYS, DOWN = "model.layers.3.self_attn.k_proj.weight", "model.layers.5.mlp.down_proj.weight"
@@ -349,8 +354,9 @@ print("what the books would have said:", missing)
 # %% [markdown]
 # One of 90 tensors is missing, and again no crash: a text, and a worse model.
 #
-# The books are yours to write. These two are given, and `load_weight`, which you have seen. `iterate_weights` yields
-# names and tensors one by one; `targets_of` says what has to be filled.
+# The books are yours to write. Given are `load_weight`, which you have seen, and the two functions below: `load_model`,
+# which calls yours, and `targets_of`, which says what has to be filled. `iterate_weights` goes through the files of a
+# folder, and yields name and tensor, one by one, as your `read_safetensors` does.
 #
 # {{source nanovllm/utils/loader.py:load_model}}
 #
@@ -369,7 +375,88 @@ with patch.dict(globals(), LLM=me.LLM):
     said = [told("missing", wrong["missing"]), told("four layers", spoil=four_layers)]
 
 # %% [markdown]
-# ## A checkpoint of another family
+# ## What travels beside the arguments
+#
+# The second half of `utils` is small. A step has a layout: where each sequence begins in the batch, how long it is,
+# which blocks are its own (chapter 08 fills it in). Two layers need it: attention at the bottom, and the head at the
+# end, which the picture leaves out. The four modules between runner and attention would only pass it on.
+
+# %%
+figures.beside_the_arguments()
+
+# %% [markdown]
+# {{source nanovllm/utils/context.py:get_context}}
+#
+# {{source nanovllm/utils/context.py:set_context}}
+#
+# {{source nanovllm/utils/context.py:reset_context}}
+#
+# The model's code then reads like the paper's: tokens in, tokens out. vLLM does the same. The price is what every
+# global variable costs: nothing in a signature says that it is needed, and somebody may forget to set it.
+#
+# ### Predict
+#
+# A runner forgets to set the context in one decode step. In one engine, every step resets the context at its end, as
+# ours does. In another one nobody resets it.
+
+# %%
+choices = ["both", "only the one that resets", "only the one that does not", "neither"]
+predict("stale", "Which of the two engines raises an error?", choices=choices)
+
+
+# %%
+def forgetful(resets, forgets=8):
+    """The text of an engine that does not set the context in one step; its error, if there is one."""
+    numbers = count(1)
+
+    def set_mostly(*args, **fields):
+        if next(numbers) != forgets:
+            set_context(*args, **fields)
+
+    reset = reset_context if resets else lambda: None
+    with patch.multiple(model_runner, set_context=set_mostly, reset_context=reset), LLM("qwen3-tiny", **PLAIN) as llm:
+        try:
+            return write(llm)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            reset_context()
+
+
+found = {resets: forgetful(resets) for resets in (True, False)}
+print("resets:     ", found[True])
+print("never resets:", found[False])
+print("as it should:", write(right))
+raised = ["Error:" in text for text in found.values()]
+reveal("stale", choices[1] if raised == [True, False] else choices[0] if all(raised) else choices[3])
+
+# %% [markdown]
+# Who never resets finds the context of the step before. It looks right: a slot, a length, a table. The step writes its
+# keys over those of the token before and attends to one token too few; the text goes on, and is another one. That is
+# why `reset_context` stands in a `finally`: an empty context is loud, an old one of the same kind is silent. Loud, not
+# helpful: the error says that something is None, and not that nobody has set the context.
+
+# %% [markdown]
+# A context belongs to one **thread**: two engines in two threads do not see each other's.
+#
+# The other files are short. `parallel_state.py` holds in the same way which rank layers are being built for,
+# `memory.py` you know from chapter 3, and `swap.py` gives modules of a loaded model another class, and with it
+# another `forward`, while their weights stay. The faster paths of chapter 17 come in through it.
+
+# %% [markdown]
+# ## Your engine
+#
+# Loading does not make an engine faster. But it is your loader now that fills it.
+
+# %%
+me = mine()
+print(me.whose("ch16"))
+staircase("16")
+
+# %% [markdown]
+# ## One more: a checkpoint of another family
+#
+# This section is for those who have a quarter of an hour left. Nothing later needs it.
 #
 # Training programs differ. Some keep all layers of a kind in one tensor, for they compute them in a loop; some pack
 # queries, keys and values themselves; some store matrices the other way round. Here is qwen3-tiny as such a program
@@ -422,91 +509,15 @@ with me.LLM("qwen3-tiny", load_format="dummy", **PLAIN) as llm:
     print(f"missing {len(missing)}, unknown {len(unknown)}; loss {checkpoint_work.loss(llm, story):.2f}")
 
 # %% [markdown]
-# ## What travels beside the arguments
-#
-# The second half of `utils` is small. A step has a layout: where each sequence begins in the batch, how long it is,
-# which blocks are its own (chapter 08 fills it in). Two layers need it, attention at the bottom and the head at the
-# end. The four modules between runner and attention would only pass it on.
-
-# %%
-figures.beside_the_arguments()
-
-# %% [markdown]
-# {{source nanovllm/utils/context.py:get_context}}
-#
-# {{source nanovllm/utils/context.py:set_context}}
-#
-# {{source nanovllm/utils/context.py:reset_context}}
-#
-# The model's code then reads like the paper's: tokens in, tokens out. vLLM does the same. The price is what every
-# global variable costs: nothing in a signature says that it is needed, and somebody may forget to set it.
-#
-# ### Predict
-#
-# A runner forgets to set the context in one decode step. In one engine, every step resets the context at its end, as
-# ours does. In another one nobody resets it, so the forgetful step finds the one of the step before.
-
-# %%
-choices = ["both", "only the one that resets", "only the one that does not", "neither"]
-predict("stale", "Which of the two engines raises an error?", choices=choices)
-
-
-# %%
-def forgetful(resets, forgets=8):
-    """The text of an engine that does not set the context in one step; its error, if there is one."""
-    numbers = count(1)
-
-    def set_mostly(*args, **fields):
-        if next(numbers) != forgets:
-            set_context(*args, **fields)
-
-    reset = reset_context if resets else lambda: None
-    with patch.multiple(model_runner, set_context=set_mostly, reset_context=reset), LLM("qwen3-tiny", **PLAIN) as llm:
-        try:
-            return write(llm)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            reset_context()
-
-
-found = {resets: forgetful(resets) for resets in (True, False)}
-print("resets:     ", found[True])
-print("never resets:", found[False])
-print("as it should:", write(right))
-raised = ["Error:" in text for text in found.values()]
-reveal("stale", choices[1] if raised == [True, False] else choices[0] if all(raised) else choices[3])
-
-# %% [markdown]
-# A stale context looks right: a slot, a length, a table. The step writes its keys over those of the token before and
-# attends to one token too few; the text goes on, and is another one. That is why `reset_context` stands in a
-# `finally`: an empty context is loud, an old one is silent.
-#
-# A context belongs to one **thread**: two engines in two threads do not see each other's.
-#
-# The other files are short. `parallel_state.py` holds in the same way which rank layers are being built for,
-# `memory.py` you know from chapter 3, and `swap.py` gives modules of a loaded model another class, and with it
-# another `forward`, while their weights stay. The faster paths of chapter 17 come in through it.
-
-# %% [markdown]
-# ## Your engine
-#
-# Loading does not make an engine faster. But it is your loader now that fills it.
-
-# %%
-me = mine()
-print(me.whose("ch16"))
-staircase("16")
-
-# %% [markdown]
 # ## Change it
 #
-# * Exchange `gate_proj` and `up_proj` in one layer after the other. Which layers mind? And `q_norm` and `k_norm`?
+# * Exchange `gate_proj` and `up_proj` in one layer after the other. Which layers mind? And `q_norm` and `k_norm`? Print
+#   five digits: only what the rotation mixes (chapter 11) tells these two apart.
 # * `WeightMap(tensor_parallel_size=4)`: there are two heads of keys, and four ranks. Who gets which?
 # * Give a checkpoint an `lm_head.weight` beside the tied embedding. Which line of `load_model` forgives it, and why?
 # * Read only the final norm with your `read_safetensors`, and count how many bytes were read. Why so many? What would a
 #   function have to be asked, so that it reads only those?
-# * `forgetful(False, forgets=5)`, and other steps: when does the text show it, and when does nobody notice?
+# * `forgetful(False, forgets=5)`, and other steps: when does the text show it?
 # * Let `stream_weights` read a whole layer at a time. How much more does it hold?
 
 # %% [markdown]
@@ -517,19 +528,19 @@ staircase("16")
 #    where.
 # 3. Each parameter cuts its own piece out of the full tensor, so the loader knows nothing of ranks.
 # 4. A wrong weight raises nothing. Books do: missing, unknown, twice, another shape.
-# 5. The context spares four modules eight arguments each. It is reset after every step, so that forgetting it is
-#    loud.
+# 5. The context spares four modules eight arguments each. It is reset after every step, so that forgetting to set it
+#    is loud.
 
 # %% [markdown]
 # ## Explain it aloud
 #
-# * Why does a packed parameter need three entries in the books, and not one?
+# * Why has a packed parameter an entry for each shard in the books?
 # * A colleague wants unknown tensors to be a warning, "because it works". What do you show them?
 # * Why is an empty context better than an old one?
 #
 # <details><summary>Answers of three grades to the first question (say yours first)</summary>
 #
-# *Weak:* because it is made of three tensors.
+# *Weak:* because it is made of several tensors.
 #
 # *Good:* if one of them is missing, the parameter still has its full shape, and the rest of it is right. Nothing else
 # would notice.

@@ -1,5 +1,6 @@
 """Course tests have a learner's folder of their own; the real one is not even opened."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,12 +23,20 @@ def _refuse_learner_files(event, arguments):
 sys.addaudithook(_refuse_learner_files)
 
 
+@pytest.fixture(scope="session")
+def fresh_stubs(tmp_path_factory):
+    """What a new learner has, derived once."""
+    folder = tmp_path_factory.mktemp("stubs") / "exercises"
+    stubs.write_stubs(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def workspace(tmp_path, monkeypatch):
+def workspace(tmp_path, monkeypatch, fresh_stubs):
     """A new learner's folder."""
     folder = tmp_path / "learner" / "exercises"
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
-    stubs.write_stubs(folder)
+    shutil.copytree(fresh_stubs, folder)
     _guard["armed"] = True
     yield Workspace()
     _guard["armed"] = False

@@ -44,9 +44,21 @@ def test_annotations_are_as_in_any_kernel():
     assert graded(written(HELPER, RIGHT, PARAMETERS.replace("BLOCK_SIZE", "BLOCK_SIZE: tl.constexpr"))).passed
 
 
+IMPORTS = "import triton\nimport triton.language as tl\n\n"
+
+
+@pytest.mark.parametrize("decorator", ["@triton.jit", "@triton.jit()"])
+def test_a_kernel_may_be_written_as_in_any_tutorial(decorator):
+    assert graded(IMPORTS + written().replace("def ", f"{decorator}\ndef ")).passed
+    assert graded(written().replace("def ", f"{decorator}\ndef ")).passed
+
+
 SLIPS = {
     "`tl` is there": written("", RIGHT),
-    "leave it out or rename it": "import triton.language as tl\n\n" + written(),
+    "no library but tl": written(body=RIGHT.replace("tl.exp(", "torch.exp(")),
+    "Here the position in the whole sequence was added": written(
+        HELPER.replace("+ places", "+ i * BLOCK_SIZE + places")
+    ),
     "keeps its shape": written(body=RIGHT.replace("tl.zeros([HEAD_DIM], tl.float32)", "0.0")),
     "has no `other`": written(body=RIGHT.replace("mask=is_token[:, None], other=0.0)", "mask=is_token[:, None])")),
     "Powers of 2": written(body=RIGHT.replace("tl.exp(", "tl.exp2(")),
@@ -55,7 +67,8 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("words", SLIPS)
-def test_a_slip_is_called_by_its_name(words):
+def test_a_slip_is_called_by_its_name(words, monkeypatch):
+    monkeypatch.setattr(checks, "fingerprints", lambda exercise: [])  # what no known mistake has to tell
     result = graded(SLIPS[words])
     assert result.status == "failed" and words in f"{result.summary} {result.diagnosis}", result.rows()
 

@@ -375,6 +375,7 @@ def test_the_name_that_was_meant_is_suggested():
     assert 'put "import math" into the same cell' in grade(body).finding.error[-1]
 
 
+@pytest.mark.slow
 def test_a_flood_of_prints_is_cut_by_lines_and_told():
     prints = "    for i in range(5000):\n        print('line', i)\n    print('x' * 10**5)\n"
     lines = grade(HEAD_FIRST.replace("    for", prints + "    for", 1)).prints.splitlines()
@@ -496,6 +497,7 @@ def test_the_function_that_breaks_the_whole_is_named():
     assert result.blamed == "ch05.may_append" and 'check("ch05.may_append")' in result.whole
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_known_to_be_wrong_does_not_spoil_the_whole(workspace):
     workspace.write(DEALLOCATE, HEAD_FIRST)
     workspace.write(EXERCISES["ch05.can_allocate"], ours("ch05.can_allocate").text)
@@ -544,6 +546,7 @@ def test_the_number_that_an_open_exercise_is_about_is_told_after_a_pass():
 LOOPS = "def may_append(self, seq):\n    while True:\n        pass\n"
 
 
+@pytest.mark.slow
 def test_an_answer_that_loops_beside_the_one_that_is_checked_costs_seconds_once(workspace, monkeypatch):
     for entry in EXERCISES.values():
         monkeypatch.setitem(EXERCISES, entry.id, dataclasses.replace(entry, time_limit=0.5))
@@ -969,6 +972,7 @@ class Notebook:
         self.shown[-1] = [self.shown[-1][0], part]
 
 
+@pytest.mark.slow
 def test_show_puts_the_runs_side_by_side(workspace, monkeypatch):
     import ipykernel  # noqa: F401 - being installed and imported is not being in a notebook
 
@@ -1001,6 +1005,7 @@ def test_show_marks_the_blocks_that_went_wrong(workspace, monkeypatch):
     assert all(f"≠ #{block_id} " in pool for block_id in leaked) and "≠" not in ours.draw(ours.step).html()
 
 
+@pytest.mark.slow
 def test_show_says_when_only_the_case_goes_wrong(workspace, monkeypatch):
     few = "reversed(seq.block_table) if len(self.blocks) >= 8 else seq.block_table:"
     workspace.write(DEALLOCATE, HEAD_FIRST.replace("seq.block_table:", few, 1))

@@ -28,6 +28,10 @@ def make_engine(**options):
 
 
 ahead_or_not = pytest.mark.parametrize("runs_ahead", [False, pytest.param(True, marks=pytest.mark.lever)])
+# What takes seconds: as engines are by default in the quick suite, the other way in the slow one.
+ahead_or_slowly_not = pytest.mark.parametrize(
+    "runs_ahead", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.lever)]
+)
 
 # Inputs.
 
@@ -414,7 +418,7 @@ class Scene:
         check_clean(self.llm)
 
 
-@ahead_or_not
+@ahead_or_slowly_not
 @pytest.mark.parametrize("kind", Scene.kinds)
 def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
     """Ctrl-C at any line of a step: nothing is lost, repeated or wrong afterwards."""
@@ -440,7 +444,7 @@ def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
         assert number > 100
 
 
-@ahead_or_not
+@ahead_or_slowly_not
 def test_generate_can_be_interrupted_anywhere(runs_ahead):
     """From the first line to the last: its requests are gone, the others go on, the next call gets its own results."""
     greedy = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -600,7 +604,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=12, stateful_step_count=25)
+TestEngineMachine.settings = settings(max_examples=8, stateful_step_count=25)
 
 
 @ahead_or_not

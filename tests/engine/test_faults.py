@@ -1071,7 +1071,8 @@ def test_an_idle_engine_has_its_whole_budget_again(path, expected_long, runs_ahe
         assert max(size for is_prefill, size, _ in gpu.steps if not is_prefill) == len(LONG)
 
 
-@both_ways_slowly
+@pytest.mark.slow
+@both_ways
 def test_ctrl_c_while_a_lack_of_memory_is_made_good(path, expected, runs_ahead):
     """At every line of it, beside a request that must not notice."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm:

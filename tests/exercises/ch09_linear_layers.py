@@ -71,6 +71,10 @@ def mistakes_of_shard(tensor, dim, rank, size):
         if other != dim and tensor.shape[other] % size == 0:
             text = f"It was cut along dimension {other}, and dim is {dim}."
             found[text] = part_of(tensor, other, rank, size)
+        elif other != dim and rank * length < tensor.shape[other]:
+            text = f"Dimension {other} was cut, with the length along dim, which is {dim}."
+            last = min(tensor.shape[other], (rank + 1) * length)
+            found[text] = range_of(tensor, other, rank * length, last - rank * length)
     right, unique = part_of(tensor, dim, rank, size), {}
     for text, wrong in found.items():
         if not any(torch.equal(wrong, other) for other in (right, *unique.values())):
@@ -78,13 +82,18 @@ def mistakes_of_shard(tensor, dim, rank, size):
     return unique
 
 
-def check_shard(engine, check, tensor, dim, size, ranks=None):
+KEPT = "This is a part of the tensor that was given before, which had the same shape. Nothing is kept between calls."
+
+
+def check_shard(engine, check, tensor, dim, size, ranks=None, earlier=None):
     before, axes = tensor.clone(), ("row", "column", "third")[: tensor.ndim]
     for rank in range(size) if ranks is None else ranks:
         shape = list(tensor.shape)
         check.step(f"shard(tensor of shape {shape}, dim {dim}, rank {rank}, size {size})", ERRORS_OF_SHARD)
         got = engine.get("layers.linear:shard")(tensor, dim, rank, size)
-        mistakes = mistakes_of_shard(tensor, dim, rank, size)
+        mistakes = mistakes_of_shard(before, dim, rank, size)
+        if earlier is not None:
+            mistakes[KEPT] = part_of(earlier, dim, rank, size)
         check_tensor(check, f"part {rank}", got, part_of(before, dim, rank, size), axes, mistakes)
         if not check.true("the tensor stays as it is", torch.equal(tensor, before), "The tensor was changed."):
             return
@@ -123,6 +132,14 @@ def a_square(engine, check):
     check_shard(engine, check, marked(4, 4), 1, 2)
     check_shard(engine, check, marked(4, 4), 0, 2)
     check_shard(engine, check, marked(6, 4).T, 1, 2)
+
+
+@case("ch09.shard")
+def one_after_the_other(engine, check):
+    """Two matrices of the same shape, one after the other, with other numbers, as two layers of a model have."""
+    first = marked(3, 10)
+    check_shard(engine, check, first, 1, 2)
+    check_shard(engine, check, first + 100, 1, 2, earlier=first)
 
 
 @case("ch09.shard")
@@ -195,15 +212,22 @@ class Layer:
     def rows_of(self, kind, rank):
         return [head * self.head_dim + row for head in self.heads_of(kind, rank) for row in range(self.head_dim)]
 
-    def param(self, rank, kinds, is_bias=False, rows_of=None, start_of=None, rest=-1.0):
-        """What a rank's parameter holds when these projections are loaded; the last two say it otherwise."""
+    def in_groups(self, kind, i):
+        """Where row i of a projection lies if each KV head stands behind its own query heads."""
+        group = max(1, self.own["q"] // self.own["k"]) * self.head_dim
+        number, row = divmod(i, group if kind == "q" else self.head_dim)
+        return number * (group + 2 * self.head_dim) + row + {"q": 0, "k": group, "v": group + self.head_dim}[kind]
+
+    def param(self, rank, kinds, is_bias=False, rows_of=None, start_of=None, rest=-1.0, place_of=None):
+        """What a rank's parameter holds when these projections are loaded; the last four say it otherwise."""
         total = self.head_dim * sum(self.own.values())
         result = torch.full((total, self.hidden_size), rest)
         for kind in kinds:
             start = (start_of or self.start_of)(kind)
             for i, row in enumerate((rows_of or self.rows_of)(kind, rank)):
-                if start + i < total:
-                    result[start + i] = torch.tensor([self.number(kind, row, c) for c in range(self.hidden_size)])
+                place = place_of(kind, i) if place_of else start + i
+                if place < total:
+                    result[place] = torch.tensor([self.number(kind, row, c) for c in range(self.hidden_size)])
         return (result[:, 0] if is_bias else result).to(self.dtype)
 
     def mistakes(self, rank, kinds, is_bias):
@@ -251,6 +275,14 @@ class Layer:
                 with_heads(lambda kind, rank: [rank + i for i in range(self.own[kind])])
             ),
             "The rows of the other projections were set to 0; they stay as they are.": {"rest": 0.0},
+            "Heads were taken for rows: the part begins at the row that has the number of its first head. A head has "
+            "head_dim rows.": {
+                "rows_of": lambda kind, rank: (
+                    [self.heads_of(kind, rank)[0] + i for i in range(self.own[kind] * self.head_dim)]
+                )
+            },
+            "Each KV head lies behind its own query heads, group by group. In the parameter come first all queries, "
+            "then all keys, then all values.": {"place_of": self.in_groups},
         }
         orders = ["qvk", "kqv", "vkq", "kvq", "vqk"]
         if len(kinds) == 1:

@@ -62,6 +62,12 @@ def store_mistakes(cache, rows, others, slots):
         whole[slot // size] = row
         added[slot // size, slot % size] += row
     first = [slot // size * size for slot in slots]
+    at_first, always = cache.clone(), cache.clone()  # erased before each row, also what this step has written
+    for row, slot in zip(rows, slots, strict=True):
+        at_first = stored(erased(at_first, [slot] if slot % size == 0 else []), [row], [slot])
+        always = stored(erased(always, [slot]), [row], [slot])
+    at_once = stored(erased(cache, [s for s in slots if s % size == 0]), rows, slots)
+    all_at_once = stored(erased(cache, slots), rows, slots)
     return distinct(stored(cache, rows, slots), {
         "The cache is as it was: nothing was written into it, or into a copy of it.": cache,
         "The rows lie in the first slots, in the order of the tokens: the slot mapping was not looked at.":
@@ -84,10 +90,14 @@ def store_mistakes(cache, rows, others, slots):
         "Every row lies one slot too early.": stored(cache, rows, [s - 1 for s in slots]),
         "All else in the cache was erased.": stored(torch.zeros_like(cache), rows, slots),
         "The whole block was erased before a row was written into it.":
-            stored(erased(cache, slots), rows, slots),
+            all_at_once,
+        "Each row's whole block was erased before it, with the rows that this step had put there.":
+            None if torch.equal(always, all_at_once) or torch.equal(always, at_first) else always,
         "Block and place have changed places: slot // block_size is the block.": turned,
         "A block was erased where a row goes into its first place. Its other places belong to older tokens.":
-            stored(erased(cache, [s for s in slots if s % size == 0]), rows, slots),
+            at_once,
+        "A block was erased when a row went into its first place, with rows that this step had put there before.":
+            None if torch.equal(at_first, at_once) else at_first,
         "The rows lie side by side, from the first one's slot on. Each has a slot of its own.":
             stored(cache, rows, range(slots[0], slots[0] + len(slots)))
             if slots and slots[0] + len(slots) <= num_blocks * size else None,
@@ -260,7 +270,7 @@ def attention_mistakes(q, k, v, scale):
         "Query 0 sees one key, query 1 two, and so on. But the queries are the last tokens: query i is token "
         "num_tokens - num_queries + i, and sees as many keys more.": wrong(scale, lambda i, j, s: j <= i),
         "A query does not see its own token's key: of tokens, it sees all before it and itself.":
-            wrong(scale, lambda i, j, s: j < i + s),
+            wrong(scale, lambda i, j, s: j < i + s).nan_to_num(),
         "Every query sees one key too many: that of the token after its own.":
             wrong(scale, lambda i, j, s: j <= i + s + 1),
         "The mask is the other way round: a query sees its own token and those after it.":
@@ -366,6 +376,10 @@ def overflows(q, k, v, scale):
             (scores - scores.amax((1, 2), keepdim=True)).exp(),
         "The largest score was taken of hidden keys, too. Where those that are seen are far below it, each exponential "
         "is 0, and 0 / 0 is nan. Hide keys first.": (raw - raw.amax(-1, keepdim=True)).exp() * seen,
+        "The scale is 0 here, and -inf times 0 is nan: scale the scores first, and hide keys then.":
+            (found.masked_fill(~seen, -INF) * scale).softmax(-1),
+        "A query does not see its own token's key, so the first token sees none, and softmax makes nan of that: it "
+        "sees all before it and itself.": raw.masked_fill(~seen.tril(len(k) - len(q) - 1), -INF).softmax(-1),
     }  # fmt: skip
     wide = v.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
     return {text: torch.einsum("hqk,khd->qhd", e / e.sum(-1, keepdim=True), wide) for text, e in ways.items()}
@@ -384,6 +398,9 @@ RAISED = {
     "RuntimeError": "Two shapes do not go together. q has more heads than k and v: each KV head serves a group. "
     "Heads come second in what is given, and matrix products work on the last two dimensions.",
 }
+
+
+NO_SCALE = "The scale is 0 here, and was taken for none: the scores were scaled by 1 / sqrt(head_dim)."
 
 
 def says_of_half(got, mistakes):
@@ -423,8 +440,11 @@ def ask_attention(engine, check, q, k, v, scale):
                 check.equal("output", kinds, "no nan", likely[0] if len(likely) == 1 else
                             "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way.")  # fmt: skip
                 return
-            mistakes = attention_mistakes(*before, scale)
-            mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}
+            if scale == 0:
+                mistakes = {NO_SCALE: attention(*before, q.shape[2] ** -0.5)}
+            else:
+                mistakes = attention_mistakes(*before, scale)
+                mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}
         check_tensor(check, "output", got, right, ("query", "head", "feature"), mistakes, dtype=q.dtype)
     same = all(torch.equal(one, other) for one, other in zip((q, k, v), before, strict=True))
     check.true("q, k and v are as they were", same, "They are only read, and one of them has changed.")
@@ -441,6 +461,13 @@ def heads(num_queries, num_tokens, num_heads, num_kv_heads, head_dim, seed=0, sp
         numbers(num_tokens, num_kv_heads, head_dim, seed=seed + 1, spread=spread),
         numbers(num_tokens, num_kv_heads, head_dim, seed=seed + 2, spread=spread),
     )
+
+
+def is_right_elsewhere(engine):
+    """Whether an everyday question is answered right; what is wrong there, too, other cases tell."""
+    plain = heads(3, 7, 4, 2, 3, seed=10)
+    got, right = engine.get("layers.attention:causal_attention")(*plain, 0.4), attention(*plain, 0.4)
+    return isinstance(got, torch.Tensor) and got.shape == right.shape and is_close(got, right)
 
 
 @case("ch10.causal_attention")
@@ -502,6 +529,13 @@ def huge_scores(engine: Engine, check: Check) -> None:
 
 
 @case("ch10.causal_attention")
+def a_scale_of_0(engine: Engine, check: Check) -> None:
+    """The scale is 0: all scores are the same, and a query takes the mean of all values that it sees."""
+    if is_right_elsewhere(engine):  # two spellings of a mistake may differ where something is divided by 0
+        ask_attention(engine, check, *heads(3, 5, 4, 2, 3, seed=15), 0.0)
+
+
+@case("ch10.causal_attention")
 def views(engine: Engine, check: Check) -> None:
     """Parts of larger tensors, in which rows do not lie side by side."""
     q, k, v = heads(4, 6, 4, 2, 4, seed=70)
@@ -522,9 +556,8 @@ def in_float16(engine: Engine, check: Check) -> None:
     q, k, v = (x.half() for x in heads(2, 4, 2, 1, 4, seed=85))
     k = torch.tensor([-200.0, 100.0, 200.0, 300.0])[:, None, None].repeat(1, 1, 4).half()
     q = torch.tensor([256.0, -256.0])[None, :, None].repeat(2, 1, 4).half()
-    plain = heads(3, 7, 4, 2, 3, seed=10)
-    if is_close(engine.get("layers.attention:causal_attention")(*plain, 0.4), attention(*plain, 0.4)):
-        ask_attention(engine, check, q, k, v, 0.001)  # what is wrong in float32, too, other cases tell
+    if is_right_elsewhere(engine):
+        ask_attention(engine, check, q, k, v, 0.001)
 
 
 @case("ch10.causal_attention")
@@ -606,33 +639,47 @@ def merge_mistakes(scores, values, maximum, total, output):
     outputs["Powers of 2 were taken, and not of e: exp(x) is e to the power of x."] = (
         output * (decay.log() * LOG_2).exp()[:, None] + (weights.log() * LOG_2).exp() @ values
     )
+    totals["The weights were summed over all queries, too. A total is one number a query: the sum over its keys."] = (
+        total * decay + weights.sum()
+    )
+    grows = new > maximum
+    if grows.any() and not grows.all():
+        text = "Where the tile has no new largest score, nothing was added to the old sum: its keys count all the same."
+        totals[text] = torch.where(grows, right_total, total)
+        outputs[text] = torch.where(grows[:, None], right_output, output)
     totals["A new weight counts as one key: the keys were counted."] = total * decay + (scores > -INF).sum(1)
     outputs["The output is divided by the total already. It stays a sum until all keys are in."] = (
         right_output / divided
     )
-    outputs["The new weights are divided by their sum: a softmax of the tile alone was added."] = (
-        output * decay[:, None] + (weights @ values) / weights.sum(1).clamp_min(1e-30)[:, None]
-    )
-    outputs["The weights are divided by the new total."] = output * decay[:, None] + (weights @ values) / divided
+    if (output != 0).any():  # else they are the same as the former
+        outputs["The new weights are divided by their sum: a softmax of the tile alone was added."] = (
+            output * decay[:, None] + (weights @ values) / weights.sum(1).clamp_min(1e-30)[:, None]
+        )
+        outputs["The weights are divided by the new total."] = output * decay[:, None] + (weights @ values) / divided
     outputs["The old output was taken for a mean, and divided by the old total."] = (
         old * decay[:, None] + weights @ values
     )
+    never_below = new.clamp(min=0.0) if bool((new[new > -INF] < 0).any()) else None
     maxima = {
         "It is the maximum of this tile alone. A larger score may have come before.": top,
         "The maximum is still the old one.": maximum,
         "It is the smaller one of the two maxima.": torch.minimum(maximum, top),
         "The two maxima were added.": maximum + top,
-        "It is never below 0, and scores may be. Before the first tile the maximum is -inf.": new.clamp(min=0.0),
+        "It is never below 0, and scores may be. Before the first tile the maximum is -inf.": never_below,
+        "A query that has seen no key yet got the maximum 0. Its maximum stays -inf, which is below every score.": (
+            new.masked_fill(new == -INF, 0.0)
+        ),
         "This is the total. The three come back as maximum, total, output.": right_total,
         "It is the largest absolute value: a score far below 0 is not large.": torch.maximum(
-            maximum, scores.masked_fill(scores == -INF, 0).abs().amax(1)
+            maximum, scores.abs().masked_fill(scores == -INF, -INF).amax(1)
         ),
         "One maximum for all queries: it has to be taken for each.": torch.full_like(new, float(new.max())),
     }
     hidden = (scores == -INF).all(1)
     waits = "All queries have kept what they had, though only some of them see no key of this tile."
     if hidden.any() and not hidden.all():
-        maxima = {text: x for text, x in maxima.items() if not torch.equal(x, maximum)} | {waits: maximum}
+        maxima = {text: x for text, x in maxima.items() if x is not None and not torch.equal(x, maximum)}
+        maxima[waits] = maximum
         totals[waits], outputs[waits] = total, output
         only = (
             (scores - torch.where(hidden, 0.0, safe)[:, None]).exp(),
@@ -847,6 +894,7 @@ def kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale):
     return distinct(of(k, v), {
         "Block i of the cache was read as block number i of the sequence. The table says which it is.":
             rows(range(len(table)), num_tokens),
+        COUNTED_TWICE: rows([block + i for i, block in enumerate(table)], num_tokens),
         "All blocks were read from the table's first entry.": rows(table[:1] * len(table), num_tokens),
         "The places behind the last token were read, too: their scores have to be -inf.": of(k_all, v_all),
         "In the places behind the last token the score is 0, and exp(0) is 1: it has to be -inf.":
@@ -889,6 +937,8 @@ def kernel_mistakes(q, k_cache, v_cache, table, num_tokens, scale):
         "The outputs of the blocks, each of them divided, were added.": sum(means),
         "It is the mean of the blocks' outputs: each counts the same, whatever its weights are.":
             sum(means) / len(means),
+        "Several heads were written to the same row of the output: head h has its own, from h * HEAD_DIM on.":
+            in_one_row(of(k, v), k.shape[1]),
         "The cache was read as [block, KV head, place, feature]. It is [block, place, KV head, feature].":
             of(*(looked_up(cache, table, num_tokens) for cache in swapped)),
     })  # fmt: skip
@@ -907,9 +957,19 @@ def overwritten(output):
     return found.view(output.shape)
 
 
+def in_one_row(output, num_kv_heads):
+    """The heads of a group one over another, in an output that was full of 7."""
+    found = torch.full_like(output, 7.0)
+    for head, row in enumerate(output):
+        found[head // (len(output) // num_kv_heads)] = row
+    return found
+
+
 KERNEL_RAISED = {
     "NameError": "A name is not there. Of Triton `tl` is there, and no more is needed; a function that you call has to "
     "stand above your kernel, as a helper of yours.",
+    "LanguageError": "A kernel is no Python program: a GPU's compiler translates it, and knows no library but tl, "
+    "for example tl.exp, tl.sum and tl.maximum.",
     "ShapeError": "A variable keeps its shape in a loop: a GPU's compiler asks for that. Begin a row of sums with "
     "tl.zeros([HEAD_DIM], tl.float32).",
     "OutsideError": "It reads or writes beside a tensor. Loads of places behind the last token want a mask; an offset "
@@ -918,9 +978,42 @@ KERNEL_RAISED = {
 }
 
 
+COUNTED_TWICE = (
+    "A block begins at row block * BLOCK_SIZE, and its places count from 0 in each. Here the position in the whole "
+    "sequence was added: of that only the rest counts, position % BLOCK_SIZE."
+)
+
+
+def first_outside(table, num_tokens, size, num_kv_heads, head_dim, num_blocks):
+    """The first number beside the cache that head 0 reads with positions in the place of places; None if there is none.
+
+    A tile is read at once, so of each the first that is outside counts.
+    """
+    for i, block in enumerate(table):
+        places = range(i * size, min(num_tokens, (i + 1) * size))
+        numbers = [(block * size + place) * num_kv_heads * head_dim for place in places]
+        numbers = [number + feature for number in numbers for feature in range(head_dim)]
+        if outside := [number for number in numbers if number >= num_blocks * size * num_kv_heads * head_dim]:
+            return outside[0]
+    return None
+
+
 NAN_UNDEFINED = (
     "Where a load is masked and has no `other`, anything may come; here it is nan, and nan times a weight of 0 is nan. "
     "other=0.0 makes it 0."
+)
+NAN = "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way."
+NAN_NEAR_200 = (
+    "There is nan where all scores are near 200: exp() of that is infinite. The largest score so far has to be "
+    "subtracted first."
+)
+NAN_RISING = (
+    "There is nan where the second block has far larger scores than the first: exp() of the difference is infinite. "
+    "With each block the maximum has to become the larger one of the old and the block's."
+)
+NAN_FALLING = (
+    "There is nan where the second block has far smaller scores than the first. The maximum is that of all blocks so "
+    "far: it never becomes smaller."
 )
 NAN_BELOW = (
     "All scores are far below 0 here, so that exp() of each is 0, and 0 / 0 is nan: the largest score is to be "
@@ -940,8 +1033,12 @@ def patched(values, **others):
 
 
 def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, num_tokens, scale, seed=0, spread=1.5,
-               high=1.0, interpret=False, below=False):  # fmt: skip
-    """Launch the kernel, a program for each head, and compare what it has written."""
+               high=1.0, interpret=False, below=False, levels=None, says_nan=NAN):  # fmt: skip
+    """Launch the kernel, a program for each head, and compare what it has written.
+
+    Args:
+        levels: about how high the scores are in each block of the table.
+    """
     kernel = engine.get("labs:decode_kernel")
     num_blocks = max(table) + 2
     shape = (num_blocks, size, num_kv_heads, head_dim)
@@ -949,6 +1046,10 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
     k_cache, v_cache = (numbers(*shape, seed=seed + i, spread=spread) for i in (1, 2))
     if below:  # all scores are below 0
         q, k_cache = -q.abs(), k_cache.abs()
+    if levels:
+        q[:, 0] = 10.0
+        for block, level in zip(table, levels, strict=True):
+            k_cache[block, :, :, 0] = level / (10.0 * scale)
     tensors = {
         "q_ptr": q,
         "k_ptr": k_cache,
@@ -958,13 +1059,19 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
     }
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     check.step(
-        f"{num_tokens} tokens in blocks of {size}, block table {table}; {num_heads} query heads, {num_kv_heads} KV "
+        f"{num_tokens} tokens in blocks of {size}, table {table}; {num_heads} query heads, {num_kv_heads} KV "
         f"heads of {head_dim}; scale {scale}",
         KERNEL_RAISED,
     )
     sizes = {"GROUP": num_heads // num_kv_heads, "KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim}
     sizes |= {"num_tokens": num_tokens, "scale": scale, "BLOCK_SIZE": size}
-    kernel_work.launch(kernel, num_heads, tensors, interpret, **sizes)
+    try:
+        kernel_work.launch(kernel, num_heads, tensors, interpret, **sizes)
+    except kernel_work.OutsideError as error:
+        outside = first_outside(table, num_tokens, size, num_kv_heads, head_dim, num_blocks)
+        if f"number {outside} is read" in str(error):
+            check.step("a number beside the cache is read", {"OutsideError": COUNTED_TWICE})
+        raise
     k, v = (looked_up(cache, table, num_tokens) for cache in (k_cache, v_cache))
     right = attention(q[None], k, v, scale)[0]
     mistakes = {}
@@ -975,7 +1082,7 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
         filled = {name: tensor.clone() for name, tensor in before.items()}
         with patched(kernel_work.UNDEFINED, float=0.0):
             kernel_work.launch(kernel, num_heads, filled, False, **sizes)
-        says = NAN_BELOW if below else "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way."
+        says = NAN_BELOW if below else says_nan
         check.equal("output", "has nan in it", "no nan", says if filled["o_ptr"].isnan().any() else NAN_UNDEFINED)
         return
     check_tensor(check, "output", tensors["o_ptr"], right, ("head", "feature"), mistakes, dtype=torch.float32)
@@ -1015,6 +1122,13 @@ def blocks_of_two(engine: Engine, check: Check) -> None:
 
 
 @case("ch10.decode_kernel")
+def high_and_low_blocks(engine: Engine, check: Check) -> None:
+    """Two blocks, of which both have scores near 200, or only the second, or only the first."""
+    for levels, says in (([200, 200], NAN_NEAR_200), ([0, 200], NAN_RISING), ([200, 0], NAN_FALLING)):
+        ask_kernel(engine, check, 2, 1, 8, 4, [2, 0], 7, 0.5, seed=45, levels=levels, says_nan=says)
+
+
+@case("ch10.decode_kernel")
 def high_scores(engine: Engine, check: Check) -> None:
     """Scores of some hundreds."""
     ask_kernel(engine, check, 2, 1, 8, 4, [2, 0, 3], 11, 0.5, seed=51, high=100.0)
@@ -1035,6 +1149,9 @@ def as_in_the_model(engine: Engine, check: Check) -> None:
 # choose_blocks
 
 
+MORE_THAN_ALL = "The budget may be more than there are blocks; then all may be read, and no others are there."
+
+
 def ask_choice(engine, check, decode, budget):
     """Have blocks chosen, and look whether they may be; returns them."""
     choose = engine.get("labs:choose_blocks")
@@ -1044,8 +1161,10 @@ def ask_choice(engine, check, decode, budget):
     if not check.true("a list came back", isinstance(chosen, list), "A list is asked for."):
         return []
     wrong = [x for x in chosen if type(x) is not int or not 0 <= x < num_blocks]
-    check.equal(f"entries that are no number of a block, of {num_blocks} blocks", wrong[:5], [],
-                "A block is named by an int from 0 on; .tolist() makes ints of a tensor.")  # fmt: skip
+    says = "A block is named by an int from 0 on; .tolist() makes ints of a tensor."
+    if budget > num_blocks and all(type(x) is int for x in wrong):
+        says = MORE_THAN_ALL
+    check.equal(f"entries that are no number of a block, of {num_blocks} blocks", wrong[:5], [], says)
     check.equal("blocks that are named twice", sorted({x for x in chosen if chosen.count(x) > 1})[:5], [])
     check.true(f"at most {budget} blocks", len(chosen) <= budget, "These are more than may be read.")
     same = all(torch.equal(one, other) for one, other in zip(inputs, decode[:4], strict=True))
@@ -1062,7 +1181,11 @@ def any_input(engine: Engine, check: Check) -> None:
         query, keys = numbers(group, head_dim, seed=n), numbers(num_tokens, head_dim, seed=n + 100)
         decode = attention_work.decode_of(query, keys, head_dim**-0.5)
         budget = rng.choice([1, 2, max(1, len(decode.mean) // 4), len(decode.mean), len(decode.mean) + 3])
-        check.step(f"{len(decode.mean)} blocks, a budget of {budget}, {group} query heads of {head_dim}")
+        says = {"RuntimeError": MORE_THAN_ALL, "IndexError": MORE_THAN_ALL, "ValueError": MORE_THAN_ALL}
+        check.step(
+            f"{len(decode.mean)} blocks, a budget of {budget}, {group} query heads of {head_dim}",
+            says if budget > len(decode.mean) else None,
+        )
         ask_choice(engine, check, decode, budget)
 
 

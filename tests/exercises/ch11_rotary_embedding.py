@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 
 import torch
 
@@ -160,6 +161,10 @@ RAISED = {
     "ValueError": "Something was unpacked into another number of parts than it has. chunk(2, dim=-1) gives two halves "
     "of the last dimension.",
 }
+NOT_CONTIGUOUS = (
+    "Here x is a part of a larger tensor, and its rows do not lie side by side in memory. view() needs them to; "
+    "reshape() and chunk() do not."
+)
 IN_PLACE = "x has changed: it was written into it. x stays as it is; the result is a tensor of its own."
 
 
@@ -167,7 +172,8 @@ def ask_rotation(engine, check, x, angles, text, tolerance=1e-4, dtype=None):
     """Rotate, and compare with pairs rotated one by one."""
     table = torch.tensor(angles, dtype=torch.float64).unsqueeze(1)
     before, cos, sin = x.clone(), table.cos().float(), table.sin().float()
-    check.step(f"{text}: x {list(x.shape)}, {str(x.dtype).removeprefix('torch.')}", RAISED)
+    raised = RAISED if x.is_contiguous() else RAISED | {"RuntimeError": NOT_CONTIGUOUS}
+    check.step(f"{text}: x {list(x.shape)}, {str(x.dtype).removeprefix('torch.')}", raised)
     got = engine.get("layers.rotary_embedding:apply_rotary_emb")(x, cos, sin)
     ok = check_tensor(check, "what comes back", got, rotated(before, angles).float(), AXES,
                       known_mistakes(before, angles), {"x": before.float()}, dtype or x.dtype, tolerance)  # fmt: skip
@@ -410,22 +416,24 @@ def one_position(engine, check):
 def another_base(engine, check):
     """Two tables of the same size, one after the other, with different bases."""
     ask_table(engine, check, 6, 5, 70.0)
-    ask_table(engine, check, 6, 5, 900.0)
+    kept = "This is the table of base 70, which was asked for before: another base makes another table."
+    mistakes = {kept: table(6, 5, lambda i: 70.0 ** (-i / 3))} | table_mistakes(6, 5, 900.0)
+    ask_table(engine, check, 6, 5, 900.0, mistakes=mistakes)
 
 
 @case("ch11.rope_table")
 def while_a_model_is_made(engine, check):
-    """torch's default dtype is bfloat16, as it is while an engine makes a bfloat16 model."""
+    """torch's default dtype is bfloat16, as it is while an engine makes a bfloat16 model. 300 positions."""
     torch.set_default_dtype(torch.bfloat16)
     try:
-        check.step("rope_table(8, 40, 500.0), the default dtype is bfloat16")
-        got = engine.get("layers.rotary_embedding:rope_table")(8, 40, 500.0)
+        check.step("rope_table(8, 300, 500.0), the default dtype is bfloat16")
+        got = engine.get("layers.rotary_embedding:rope_table")(8, 300, 500.0)
     finally:
         torch.set_default_dtype(torch.float32)
-    right = table(8, 40, lambda i: 500.0 ** (-2 * i / 8))
+    right = table(8, 300, lambda i: 500.0 ** (-2 * i / 8))
     says = (
-        "Something was computed in torch's default dtype, which is bfloat16 here: a division of whole numbers makes a "
-        "tensor of it. Say dtype=torch.float32 where numbers begin."
+        "Something was computed in torch's default dtype, which is bfloat16 here. A division of whole numbers makes a "
+        "tensor of it, and so do torch.tensor(0.5) and torch.arange(5.0): say dtype=torch.float32 where numbers begin."
     )
     has_form = isinstance(got, torch.Tensor) and got.dtype == torch.float32 and got.shape == right.shape
     is_right = has_form and torch.allclose(got.double(), right.double(), atol=1e-3)
@@ -469,8 +477,8 @@ ROUNDED = [
 ]  # fmt: skip
 
 FAR = (
-    "Near the beginning the table is right, far from it it is not: something was computed in half precision, in which "
-    "not even the numbers from 2,049 on are all there."
+    "Near the beginning the table is right, far from it it is not: a small error grows with the position. Half "
+    "precision makes one, since it has not even all numbers from 2,049 on; so does a pi of a few digits."
 )
 
 
@@ -492,6 +500,14 @@ def far_positions(engine, check):
 # forward
 
 
+def counted_from_jumps(positions):
+    """Positions of somebody who begins at 0 wherever they do not go on by one."""
+    found = list(positions[:1])
+    for before, position in pairwise(positions):
+        found.append(found[-1] + 1 if position == before + 1 else 0)
+    return found
+
+
 class Bench:
     """A rotary embedding whose table the grader has made."""
 
@@ -508,7 +524,7 @@ class Bench:
         speeds = [self.base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
         return rotated(x, [[p * speed for speed in speeds] for p in positions])
 
-    def mistakes(self, x, other, positions):
+    def mistakes(self, x, other, positions, is_exchanged, earlier):
         """What known mistakes give; `other` is the keys if x is the queries, and the other way round."""
         n, first = len(positions), positions[0]
         others = {
@@ -527,6 +543,8 @@ class Bench:
             "The positions are in the opposite order.": list(positions)[::-1],
             "The positions were sorted.": sorted(positions),
             "Each position is counted from the smallest one of the step.": [p - min(positions) for p in positions],
+            "Where positions do not go on by one, the next text was counted from 0. It may begin anywhere.":
+                counted_from_jumps(positions),
         }  # fmt: skip
         found = {
             text: self.turned(x, wrong).float()
@@ -537,12 +555,15 @@ class Bench:
         angles = [[p * speed for speed in speeds] for p in positions]
         exchanged = "cos and sin have changed places: the table has the cosines first."
         found[exchanged] = rotated(x, angles, lambda a, b, c, s: (a * s - b * c, b * s + a * c)).float()
-        found |= {
-            "It has as many heads as the other one of the two: queries come back first, then keys.": other.float()
-        }
+        found |= {(EXCHANGED if is_exchanged else REPEATED): other.float()}
+        if earlier:
+            found = {KEPT: self.turned(x, earlier).float()} | found
         return found
 
 
+EXCHANGED = "It has as many heads as the other one of the two: queries come back first, then keys."
+REPEATED = "It has as many heads as the other one of the two. Both keep their own: that heads share keys comes later."
+KEPT = "The positions are those of the step before, which had as many tokens. Nothing is kept between steps."
 FORWARD_RAISED = {
     "RuntimeError": "The shapes do not fit together. The table is [num_positions, 1, head_dim], and one row of it is "
     "wanted for each token, of which cosines and sines are one half each of the last dimension.",
@@ -555,8 +576,8 @@ FORWARD_RAISED = {
 }
 
 
-def ask_forward(bench, positions, text, heads=(3, 2), dtype=torch.float32, tolerance=1e-4, seed=0):
-    """Rotate queries and keys, and compare both."""
+def ask_forward(bench, positions, text, heads=(3, 2), dtype=torch.float32, tolerance=1e-4, seed=0, earlier=None):
+    """Rotate queries and keys, and compare both; `earlier` are the positions of the step before."""
     check, d = bench.check, bench.head_dim
     q, k = (numbers(len(positions), count, d, seed=seed + count).to(dtype) for count in heads)
     before = q.clone(), k.clone()
@@ -567,8 +588,10 @@ def ask_forward(bench, positions, text, heads=(3, 2), dtype=torch.float32, toler
                       "Nothing came back: a return is missing." if result is None else
                       "What comes back is not the queries and the keys, two tensors."):  # fmt: skip
         return
+    is_exchanged = [getattr(got, "shape", None) for got in result] == [k.shape, q.shape]
     for name, got, x, other in zip(("queries", "keys"), result, before, before[::-1], strict=True):
-        mistakes = bench.mistakes(x, other, positions) if len(set(positions)) > 1 or positions[0] else {}
+        is_clear = len(set(positions)) > 1 or positions[0]
+        mistakes = bench.mistakes(x, other, positions, is_exchanged, earlier) if is_clear else {}
         inputs = {f"the {name}": x.float()} if any(positions) else {}
         check_tensor(check, f"the {name}", got, bench.right(x, positions), AXES, mistakes, inputs, dtype, tolerance)
     check.true("q and k are as they were", torch.equal(q, before[0]) and torch.equal(k, before[1]),
@@ -604,6 +627,15 @@ def one_token(engine, check):
     """A single sequence in decode, at the last position of the table; and at position 0."""
     ask_forward(Bench(engine, check), [49], "the last position")
     ask_forward(Bench(engine, check), [0], "position 0")
+
+
+@case("ch11.forward")
+def step_after_step(engine, check):
+    """Three steps of a decode with the same layer: as many tokens in each, and each one position further."""
+    bench, earlier = Bench(engine, check), None
+    for positions in ([6, 20, 3], [7, 21, 4], [8, 22, 5]):
+        ask_forward(bench, positions, "a decode", earlier=earlier)
+        earlier = positions
 
 
 @case("ch11.forward")

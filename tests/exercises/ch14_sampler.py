@@ -36,25 +36,53 @@ def random_rows(seed, num_rows, vocab_size, scale=2.0):
     ]
 
 
-def different(expected, mistakes):
-    """Of the mistakes by their sentences, those that show, and of two that look alike neither."""
+def different(expected, mistakes, sure=()):
+    """Of the mistakes by their sentences, those that show; of two that look alike neither, but for the sure ones."""
     same = torch.equal
     others = {text: rows for text, rows in mistakes.items() if not same(rows, expected)}
-    return {
+    first = {text: others[text] for text in sure if text in others}
+    return first | {
         text: rows
         for text, rows in others.items()
         if not any(same(rows, other) for name, other in others.items() if name != text)
     }
 
 
-def observe_filter(check, name, call, rows, expected, mistakes):
-    """Call a filter, and look at what it keeps and at what it was given."""
-    logits = tensor_of(rows)
-    got = call(logits)
+NOTHING = "Nothing is dropped at all."
+SAYS_KEPT = "What came back first was changed by a later call: a result is kept between calls, and written again."
+SAYS_VIEW = {
+    "RuntimeError": "The logits are a transposed tensor here, so a row does not lie in one piece. A view refuses that; "
+    "reshape does not, and most functions need neither.",
+}
+
+
+def observe_filter(check, name, function, rows, more, expected, mistakes, is_transposed=False):
+    """Call a filter, look at what it keeps and at what it was given, and call it again.
+
+    Args:
+        more: the other arguments by name, None or numbers with their dtype.
+        mistakes: gives tensors by sentences, and the sentences that are said first if they fit.
+    """
+
+    def given():
+        logits = tensor_of(list(zip(*rows, strict=True))).T if is_transposed else tensor_of(rows)
+        return logits, {key: None if v is None else torch.tensor(v[0], dtype=v[1]) for key, v in more.items()}
+
+    logits, others = given()
+    got = function(logits, *others.values())
     is_right = isinstance(got, torch.Tensor) and torch.equal(got, expected)
-    known = {} if is_right else different(expected, mistakes())
+    known = {} if is_right else different(expected, *mistakes())
     check_tensor(check, f"what {name} returns", got, expected, AXES, known)
-    check.true("the logits that came in are as they were", torch.equal(logits, tensor_of(rows)), SAYS_CHANGED)
+    before, others_before = given()
+    check.true("the logits that came in are as they were", torch.equal(logits, before), SAYS_CHANGED)
+    for key, value in others.items():
+        if value is not None:
+            says = f"{key} was changed in the tensor that came in. It is asked for again at the next token."
+            check.true(f"{key} is as it was", torch.equal(value, others_before[key]), says)
+    if is_right:
+        kept = got.clone()
+        function(before + 1, *others_before.values())
+        check.true("another call leaves it as it is", torch.equal(got, kept), SAYS_KEPT)
 
 
 # apply_min_p
@@ -103,7 +131,38 @@ MIN_P_RULES = {
     "The limit is the logarithm of min_p alone, without the largest logit.": (
         lambda p, top, limit, every, x, row: limit == 0 or x >= math.log(limit)
     ),
+    "The limit has the decimal logarithm of min_p. Probabilities are powers of e: it is the natural one.": (
+        lambda p, top, limit, every, x, row: limit == 0 or x >= max(row) + math.log10(limit)
+    ),
+    "In a row whose logits are all negative the limit counts from 0, and not from its largest logit.": (
+        lambda p, top, limit, every, x, row: limit == 0 or x >= max(0.0, max(row)) + math.log(limit)
+    ),
+    "The least likely tokens that together have min_p are dropped: that is top-p. Min-p looks at each token alone.": (
+        lambda p, top, limit, every, x, row: p == top or sum(q for q in every if q <= p) >= limit
+    ),
+    "A row of min_p 0 loses tokens: a very small limit takes its place. Nothing is less than 0 times as likely.": (
+        lambda p, top, limit, every, x, row: p >= max(limit, 1e-9) * top
+    ),
 }
+SAYS_HALF = "Tokens close to the limit are judged wrongly: they are compared in half precision."
+SAYS_EXP = (
+    "In float32 the exponential of a logit above 88 is inf, and of one below -104 it is 0: such tokens look all alike. "
+    "softmax subtracts the largest logit first."
+)
+
+
+def in_half_precision(rows, min_p):
+    """What is kept if probabilities or logits are compared in a dtype of 16 bits."""
+    x, share = tensor_of(rows), tensor_of(min_p).unsqueeze(-1)
+    p, found = x.softmax(-1), {}
+    for n, dtype in enumerate((torch.bfloat16, torch.float16)):
+        low = p.to(dtype)
+        kept = [low >= share.to(dtype) * low.amax(-1, keepdim=True)]
+        low, limit = x.to(dtype), share.to(dtype)
+        kept += [low.softmax(-1) >= limit * low.softmax(-1).amax(-1, keepdim=True)]
+        kept += [low >= low.amax(-1, keepdim=True) + limit.log()]
+        found |= {SAYS_HALF + " " * (3 * n + i): x.masked_fill(~k, NONE) for i, k in enumerate(kept)}
+    return found
 
 
 def min_p_mistakes(rows, min_p):
@@ -122,8 +181,26 @@ def min_p_mistakes(rows, min_p):
     by_column = [[columns[j][i] >= min_p[i] * max(columns[j]) for j in range(len(row))] for i, row in enumerate(rows)]
     if len(rows) > 1:
         found["The softmax was taken down the batch: probabilities of one row add up to 1."] = masked(rows, by_column)
+        columns = chances >= tensor_of(min_p).unsqueeze(-1) * chances.amax(0)
+        text = (
+            "A token is compared with the same token of the other rows; the limit is a share of its own row's largest."
+        )
+        found[text] = tensor_of(rows).masked_fill(~columns, NONE)
+    for name, bound in (("largest", max), ("smallest", min)) if len(set(min_p)) > 1 else ():
+        one = min_p_rows(rows, [bound(min_p)] * len(rows), lambda p, top, limit, *_: p >= limit * top)
+        found[f"Every row is filtered with the {name} min_p of the batch. Each has its own."] = one
+    if any(NONE in row for row in rows):
+        text = "A row in which some token is dropped already stays as it is. It is filtered like the others."
+        found[text] = tensor_of([row if NONE in row else got for row, got in zip(rows, right.tolist(), strict=True)])
+    if any(len(set(row)) < len(row) for row in rows):
+        again = [[v not in row[:i] for i, v in enumerate(row)] for row in right.tolist()]
+        text = "Of tokens that are equally likely only one is kept. None of them is less likely than the others."
+        found[text] = right.masked_fill(~torch.tensor(again), NONE)
+    sorted_back = "What comes back is sorted. Each logit belongs to its token's place."
     return found | {
-        "Nothing is dropped at all.": tensor_of(rows),
+        sorted_back: right.sort(-1, descending=True).values,
+        sorted_back + " ": right.sort(-1).values,
+        NOTHING: tensor_of(rows),
         "Every row is filtered with the min_p of the first one.": of_first,
         "Rows are compared with the most likely token of the whole batch; each row has its own.": masked(
             rows, over_all
@@ -146,23 +223,30 @@ def min_p_mistakes(rows, min_p):
     }
 
 
-def observe_min_p(engine, check, rows, min_p, **more):
+def observe_min_p(engine, check, rows, min_p, extra=None, is_transposed=False):
+    """`extra` are mistakes of this case."""
     function = engine.get("layers.sampler:apply_min_p")
-    check.step(f"logits {rows}, min_p {min_p}" if len(rows) * len(rows[0]) < 30 else f"{len(rows)} rows, min_p {min_p}")
+    is_short = len(rows) * len(rows[0]) < 30
+    says = SAYS_VIEW if is_transposed else {}
+    check.step(f"logits {rows}, min_p {min_p}" if is_short else f"{len(rows)} rows, min_p {min_p}", says=says)
     expected = min_p_rows(rows, min_p, lambda p, top, limit, *_: p >= limit * top)
 
-    def call(logits):
-        return function(logits, tensor_of(min_p))
+    def mistakes():
+        special = extra or {}
+        return min_p_mistakes(rows, min_p) | special, [*special, NOTHING]
 
-    observe_filter(check, "apply_min_p", call, rows, expected, lambda: min_p_mistakes(rows, min_p))
+    more = {"min_p": (min_p, torch.float32)}
+    observe_filter(check, "apply_min_p", function, rows, more, expected, mistakes, is_transposed)
 
 
 @case("ch14.apply_min_p")
 def a_share_of_the_best(engine, check):
-    """One row of ten tokens. The most likely one has 30 %; min_p is 0.2, so what has less than 6 % goes."""
+    """Two rows of ten tokens. The most likely one has 30 %; min_p is 0.22, so what has less than 6.6 % goes."""
     chances = (0.2, 0.15, 0.12, 0.05, 0.03, 0.01, 0.02, 0.08, 0.04, 0.3)
-    check.step(f"probabilities {chances}")
-    observe_min_p(engine, check, [[round(math.log(p) + 0.5, 4) for p in chances]], [0.2])
+    check.step(f"probabilities {chances}, and in the second row the last five first")
+    row = [round(math.log(p) + 2.5, 4) for p in chances]
+    other = [round(value + 1, 4) for value in row[5:] + row[:5]]
+    observe_min_p(engine, check, [row, other], [0.22, 0.22])
 
 
 @case("ch14.apply_min_p")
@@ -176,7 +260,8 @@ def rows_have_their_own(engine, check):
 def nothing_and_all(engine, check):
     """A row with min_p 0 among others keeps everything; one with min_p 1 keeps the best, and those equal to it."""
     rows = [[1.5, -30.0, 0.25, 2.5, -0.5], [2.0, 0.5, 2.0, 1.75, -1.0], [0.75, 3.0, -1.25, 2.0, 1.0]]
-    observe_min_p(engine, check, rows, [0.0, 1.0, 0.2])
+    says = "One row asks for min_p 0, and all rows keep everything. Only that one should."
+    observe_min_p(engine, check, rows, [0.0, 1.0, 0.2], {says: tensor_of(rows)})
 
 
 @case("ch14.apply_min_p")
@@ -186,14 +271,37 @@ def dropped_before(engine, check):
         [0.5, NONE, 1.5, -2.5, NONE, 0.75],
         [NONE, 2.25, 0.25, NONE, 1.75, -0.5],
         [NONE, 0.5, NONE, NONE, NONE, 0.25],
+        [1.0, -1.5, 0.5, 0.25, -0.25, -2.0],
     ]
-    observe_min_p(engine, check, rows, [0.3, 0.0, 0.9])
+    observe_min_p(engine, check, rows, [0.3, 0.0, 0.9, 0.2])
 
 
 @case("ch14.apply_min_p")
 def many_rows(engine, check):
     """Twelve rows of 200 tokens."""
     observe_min_p(engine, check, random_rows(1, 12, 200), [0.02 + 0.07 * i for i in range(12)])
+
+
+@case("ch14.apply_min_p")
+def large_and_small_logits(engine, check):
+    """The logits of the first row are about 100, those of the last about -120; the one between is as usual."""
+    rows = [[100.0, 95.5, 98.5, 99.75], [1.0, -3.5, -0.5, 0.75], [-120.0, -124.5, -121.5, -120.25]]
+    between = min_p_rows(rows[1:2], [0.4], lambda p, top, limit, *_: p >= limit * top).tolist()
+    observe_min_p(engine, check, rows, [0.4] * 3, {SAYS_EXP: tensor_of([rows[0], *between, rows[2]])})
+
+
+@case("ch14.apply_min_p")
+def close_to_the_limit(engine, check):
+    """Tokens that are a little more and a little less likely than the limit: by one part in a thousand."""
+    rows, min_p = [[2.0, 0.5, 1.0, -1.0, -4.0, 0.25, 1.75, -2.0]] * 3, [0.1, 0.3, 0.52]
+    rows = [[*row, *(row[0] + math.log(p) + x for x in (1e-3, -1e-3))] for row, p in zip(rows, min_p, strict=True)]
+    observe_min_p(engine, check, rows, min_p, in_half_precision(rows, min_p))
+
+
+@case("ch14.apply_min_p")
+def a_transposed_tensor(engine, check):
+    """The logits were made as [tokens, sequences], and transposed: the numbers of a row do not lie side by side."""
+    observe_min_p(engine, check, random_rows(2, 3, 5), [0.3, 0.1, 0.6], is_transposed=True)
 
 
 # apply_top_k_top_p
@@ -227,12 +335,19 @@ def keep(row, k, p, **wrong):
     order = found if p is not None else order
     if wrong.get("p_first"):
         order = first_k(row, order, k, wrong)
-    return [i in order for i in range(len(row))]
+    kept = set(order)
+    return [i in kept for i in range(len(row))]
 
 
 def first_k(row, order, k, wrong):
     if k is None or not order:
         return order
+    if wrong.get("alive"):
+        limit = sorted(row)[max(len(order) - k, 0)]
+        return [i for i in order if row[i] >= limit]
+    if wrong.get("above_next"):
+        limit = sorted(row, reverse=True)[min(k, len(row) - 1)]
+        return [i for i in order if row[i] > limit]
     k += wrong.get("shift", 0)
     if k <= 0:
         return []
@@ -241,6 +356,9 @@ def first_k(row, order, k, wrong):
     limit = row[order[k - 1]]
     if wrong.get("strict"):
         return [i for i in order if row[i] > limit]
+    if wrong.get("last_ties"):
+        above = [i for i in order if row[i] > limit]
+        return above + [i for i in order if row[i] == limit][::-1][: k - len(above)]
     if wrong.get("distinct"):
         limit = sorted({row[i] for i in order}, reverse=True)[:k][-1]
     return [i for i in order if row[i] >= limit]
@@ -255,6 +373,7 @@ K_P_MISTAKES = {
     "One token too many stays: top_p has been reached without it.": {"one_more": True},
     "The least likely tokens are kept: the order is turned around.": {"least": True},
     "Of several tokens as likely as the k-th not all are kept.": {"cut_ties": True},
+    "Of several tokens as likely as the k-th not all are kept. ": {"last_ties": True},
     "k counts different logits. It counts tokens, and where some are equally likely, they count as several.": {
         "distinct": True
     },
@@ -262,19 +381,26 @@ K_P_MISTAKES = {
     "One token too few is kept by top-k.": {"shift": -1},
     "One token too many is kept by top-k.": {"shift": 1},
     "Each token is compared with top_p by itself. The probabilities add up.": {"each": True},
+    "The k-th is looked for by a count of tokens that are left, in an order where dropped ones stand, too.": {
+        "alive": True
+    },
+    "Kept is what is above the (k+1)-th token: lost is what is as likely as that, and the last one of a vocabulary.": {
+        "above_next": True
+    },
     "The kept tokens have 1 - top_p: the sum stops too early, or too late.": {"rest": True},
 }
 
 
-def observe_k_p(engine, check, rows, top_k, top_p):
-    """top_k and top_p are lists, or None."""
+LEFT_OUT = "top_p is not looked at."
+
+
+def observe_k_p(engine, check, rows, top_k, top_p, extra=None, is_transposed=False):
+    """top_k and top_p are lists, or None; `extra` are mistakes of this case."""
     function = engine.get("layers.sampler:apply_top_k_top_p")
     what = f"{rows}" if len(rows) * len(rows[0]) < 30 else f"of {len(rows)} rows"
-    is_none = (
-        {"error": "One of the two is None here: no row of the batch asks for it."} if not (top_k and top_p) else {}
-    )
-    errors = dict.fromkeys(("AttributeError", "TypeError"), is_none.get("error", ""))
-    check.step(f"logits {what}; top_k {top_k}, top_p {top_p}", says=errors)
+    is_none = "" if top_k and top_p else "One of the two is None here: no row of the batch asks for it."
+    errors = dict.fromkeys(("AttributeError", "TypeError"), is_none)
+    check.step(f"logits {what}; top_k {top_k}, top_p {top_p}", says=SAYS_VIEW if is_transposed else errors)
     pairs = [(top_k[i] if top_k else None, top_p[i] if top_p else None) for i in range(len(rows))]
 
     def kept(rule):
@@ -285,10 +411,22 @@ def observe_k_p(engine, check, rows, top_k, top_p):
     def mistakes():
         first = masked(rows, [keep(row, *pairs[0]) for row in rows])
         ignored = {"All rows are filtered with the numbers of the first one.": first}
-        if not top_k:
-            ignored["top_p is not looked at."] = tensor_of(rows)
         if not top_p:
             ignored["top_k is not looked at."] = tensor_of(rows)
+        if top_p:
+            ignored[LEFT_OUT] = masked(rows, [keep(row, k, None) for row, (k, _) in zip(rows, pairs, strict=True)])
+            last = [keep(row, k, p) for row, (k, p) in zip(rows[:-1], pairs[:-1], strict=True)]
+            last.append(keep(rows[-1], pairs[-1][0], None))
+            ignored["In the last row of the batch top-p drops nothing."] = masked(rows, last)
+        if top_k:
+            for name, bound in (("largest", max), ("smallest", min)):
+                one = [keep(row, bound(top_k), p) for row, (_, p) in zip(rows, pairs, strict=True)]
+                ignored[f"All rows are filtered with the {name} top_k of the batch. Each has its own."] = masked(
+                    rows, one
+                )
+            for most in (50, 64, 100):
+                one = [keep(row, min(k, most), p) for row, (k, p) in zip(rows, pairs, strict=True)]
+                ignored[f"A top_k above {most} is cut to {most}."] = masked(rows, one)
         order = [sorted(range(len(row)), key=lambda i, row=row: row[i]) for row in rows]
         ascending = tensor_of([[expected[r, i] for i in order[r]] for r in range(len(rows))])
         back = tensor_of([[ascending[r, i] for i in order[r]] for r in range(len(rows))])
@@ -304,19 +442,20 @@ def observe_k_p(engine, check, rows, top_k, top_p):
             ),
             "Probabilities came back in place of logits.": tensor_of([softmax(row) for row in rows]) * right,
             "Renormalized probabilities came back in place of logits.": expected.softmax(-1),
+            "Logarithms of renormalized probabilities came back. Kept logits stay as they are.": expected.log_softmax(
+                -1
+            ),
             "Dropped tokens have a very low logit, but not -inf.": tensor_of(rows).masked_fill(~right, -1e9),
             "Dropped tokens have a very low logit, but not -inf. ": (
                 tensor_of(rows).masked_fill(~right, torch.finfo(torch.float32).min)
             ),
         }
-        return {text: kept(rule) for text, rule in K_P_MISTAKES.items()} | ignored | forms
+        special = extra or {}
+        found = {text: kept(rule) for text, rule in K_P_MISTAKES.items()} | ignored | forms | special
+        return found, [*special, LEFT_OUT]
 
-    def call(logits):
-        k = torch.tensor(top_k) if top_k else None
-        p = tensor_of(top_p) if top_p else None
-        return function(logits, k, p)
-
-    observe_filter(check, "apply_top_k_top_p", call, rows, expected, mistakes)
+    more = {"top_k": (top_k, torch.int64) if top_k else None, "top_p": (top_p, torch.float32) if top_p else None}
+    observe_filter(check, "apply_top_k_top_p", function, rows, more, expected, mistakes, is_transposed)
 
 
 def logs(*chances):
@@ -325,8 +464,9 @@ def logs(*chances):
 
 @case("ch14.apply_top_k_top_p")
 def the_k_most_likely(engine, check):
-    """Only top-k: the three most likely of six tokens, and in the second row the two most likely."""
-    observe_k_p(engine, check, [[0.5, 3.0, -1.0, 2.0, 1.5, -2.0], [-1.0, -3.0, -2.0, -6.0, -5.0, -0.5]], [3, 2], None)
+    """Only top-k: the three most likely of six tokens, in the second row four, and in the third two."""
+    rows = [[0.5, 3.0, -1.0, 2.0, 1.5, -2.0], [-1.0, -3.0, -2.0, -6.0, -5.0, -0.5], [0.25, 0.0, 2.5, 1.25, -4.0, 0.5]]
+    observe_k_p(engine, check, rows, [3, 4, 2], None)
 
 
 @case("ch14.apply_top_k_top_p")
@@ -354,22 +494,99 @@ def equally_likely(engine, check):
 def rows_that_keep_all(engine, check):
     """A row without a filter among others: its top_k is the size of the vocabulary, its top_p is 1."""
     rows = [logs(0.2, 0.1, 0.3, 0.15, 0.25), logs(0.42, 0.28, 0.12, 0.08, 0.1), logs(0.3, 0.1, 0.17, 0.2, 0.23)]
-    observe_k_p(engine, check, rows, [5, 2, 5], [1.0, 1.0, 0.6])
+    says = "Two rows ask for top_p 1, and top-p drops nothing in the third one either. Each row has its own."
+    filtered = masked(rows, [keep(row, k, None) for row, k in zip(rows, (5, 2, 5), strict=True)])
+    observe_k_p(engine, check, rows, [5, 2, 5], [1.0, 1.0, 0.6], {says: filtered})
+    observe_k_p(engine, check, rows, [5, 5, 5], [0.7, 0.6, 0.4])
+
+
+@case("ch14.apply_top_k_top_p")
+def a_sure_row(engine, check):
+    """3,000 tokens, one of them nearly certain. The first row asks for top_p 1, the second for 0.9."""
+    function = engine.get("layers.sampler:apply_top_k_top_p")
+    row = torch.randn(3000, generator=torch.Generator().manual_seed(4))
+    row[1234] = 19.0
+    check.step("two equal rows, top_p 1 and 0.9")
+    got = function(torch.stack([row, row]), None, torch.tensor([1.0, 0.9]))
+    if kind_is(check, "what apply_top_k_top_p returns", got, 2, 3000):
+        dropped = int((got[0] == NONE).sum())
+        says = (
+            f"top_p 1 keeps all tokens, and here {dropped} are dropped. Adding up from the most likely one, float32 is "
+            "at 1 long before the tail: add up from the other end, or leave such a row alone."
+        )
+        if check.true("the row of top_p 1 keeps all tokens", not dropped, says):
+            check.true("with the logits that they had", torch.equal(got[0], row), "Their logits were changed.")
+        one = got[1] > NONE
+        check.equal("tokens that the row of top_p 0.9 keeps", one.nonzero().flatten().tolist()[:5], [1234])
+
+
+@case("ch14.apply_top_k_top_p")
+def reached_exactly(engine, check):
+    """Four tokens of 0.25 each, and top_p 0.5, 0.75, 0.25 and 1. Which ones stay is left to you, but not how many."""
+    function = engine.get("layers.sampler:apply_top_k_top_p")
+    check.step("logits 1.5 for all four tokens; top_p 0.5, 0.75, 0.25 and 1")
+    got = function(torch.full((4, 4), 1.5), None, torch.tensor([0.5, 0.75, 0.25, 1.0]))
+    if kind_is(check, "what apply_top_k_top_p returns", got, 4, 4):
+        says = {
+            (
+                4,
+                4,
+                4,
+                4,
+            ): "All tokens as likely as the last one needed are kept. That is the rule of top-k; top-p keeps "
+            "the fewest that reach it.",
+            (3, 4, 2, 4): "A sum that is exactly top_p has reached it; one token more is kept than needed.",
+        }
+        numbers = (got > NONE).sum(-1).tolist()
+        if check.equal("how many tokens the rows keep", numbers, [2, 3, 1, 4], lambda value: says.get(tuple(value))):
+            same = set(got.flatten().tolist()) <= {1.5, NONE}
+            check.true("with the logits that they had", same, "Their logits were changed, or others are no -inf.")
+
+
+@case("ch14.apply_top_k_top_p")
+def large_and_small_logits_too(engine, check):
+    """The logits of the first row are about 100, those of the last about -120; the one between is as usual."""
+    row = logs(0.15, 0.4, 0.05, 0.3, 0.1)
+    rows = [[round(value + shift, 4) for value in row] for shift in (100.0, 0.0, -120.0)]
+    kept = [keep(rows[0], 4, None), keep(rows[1], 4, 0.6), keep(rows[2], 4, None)]
+    observe_k_p(engine, check, rows, [4] * 3, [0.6] * 3, {SAYS_EXP: masked(rows, kept)})
+
+
+@case("ch14.apply_top_k_top_p")
+def a_transposed_tensor_too(engine, check):
+    """The logits were made as [tokens, sequences], and transposed: the numbers of a row do not lie side by side."""
+    observe_k_p(engine, check, random_rows(5, 3, 7), [3, 5, 7], [0.9, 0.5, 0.7], is_transposed=True)
+
+
+def ends_of(rows):
+    """What is kept if no token is, in all rows or in some of them."""
+    best = [[value == max(row) for value in row] for row in rows]
+    none = [[False] * len(row) for row in rows]
+    return [none, [*none[:1], *best[1:]], [*best[:1], *none[1:]]]
 
 
 @case("ch14.apply_top_k_top_p")
 def one_is_always_left(engine, check):
-    """A top_p that is smaller than any probability, and a favorite that is likelier than top_p by itself."""
+    """A top_p that is smaller than any probability, and a favorite that is likelier than top_p by itself.
+
+    Then a top_p so small that float32 has no number between 1 - top_p and 1.
+    """
     rows = [logs(0.2, 0.1, 0.3, 0.15, 0.25), logs(0.01, 0.93, 0.02, 0.03, 0.01)]
     observe_k_p(engine, check, rows, None, [0.001, 0.5])
     observe_k_p(engine, check, rows, [5, 1], [0.05, 0.9])
+    says = (
+        "With a very small top_p nothing is left of a row: in float32 1 - top_p is 1, and all tokens together have no "
+    )
+    says += "more. The most likely one is always kept."
+    left = {f"{says}{' ' * i}": masked(rows, kept) for i, kept in enumerate(ends_of(rows))}
+    observe_k_p(engine, check, rows, None, [1e-9, 1e-12], left)
 
 
 @case("ch14.apply_top_k_top_p")
 def k_larger_than_what_is_left(engine, check):
     """Min-p has dropped some tokens already. They stay dropped, also where top_k is larger than what is left."""
-    rows = [[1.5, NONE, 0.5, 2.0, NONE, -0.5], [NONE, NONE, 1.0, NONE, 0.25, NONE]]
-    observe_k_p(engine, check, rows, [3, 5], None)
+    rows = [[1.5, NONE, 0.5, 2.0, NONE, -0.5, 0.75], [NONE, NONE, 1.0, NONE, 0.25, NONE, NONE]]
+    observe_k_p(engine, check, rows, [2, 5], None)
     observe_k_p(engine, check, rows, [5, 4], [0.8, 0.9])
 
 
@@ -431,7 +648,7 @@ SAYS_KIND = {
     "negative": "The sign is turned: the noise has few large and many small numbers, and it should be the other way.",
     "log": "All numbers are below 0, spread as log(u) is.",
     "normal": "The numbers are spread as normal noise is: as many far below as far above the middle.",
-    "zero": "All numbers are the same: that is no noise.",
+    "zero": "All numbers of a row are the same, or nearly: that is no noise.",
     "half": "Numbers are missing: they are spread as if u came from a part of 0 to 1 only.",
     "squeezed": "The numbers are Gumbel noise times a factor, or plus a number.",
 }
@@ -470,7 +687,8 @@ def how_it_is_spread(engine, check):
         return
     for row in range(3):
         kind = spread_of(got[row])
-        if not check.equal(f"row {row} is known as another kind of noise", kind, None, SAYS_KIND.get(kind)):
+        what = f"another kind of noise that row {row} looks like"
+        if not check.equal(what, kind or "none", "none", SAYS_KIND.get(kind)):
             return
     u = torch.exp(-torch.exp(-got.double())).flatten()
     counts = torch.histc(u.float(), 16, 0, 1).tolist()
@@ -480,15 +698,21 @@ def how_it_is_spread(engine, check):
 
 
 SAYS_ROWS = "Two sequences with different seeds have the same noise: they write the same text."
+UPPER, HALF = "Not all of the upper bits of the seed play a part.", "Only the lower 32 bits of the seed play a part."
 OTHERS = [
     ("the next position", (11, 5), (11, 6), "The position plays no part: a sequence has the same noise at each step."),
     ("another seed", (11, 5), (12, 5), "The seed plays no part: all requests have the same noise."),
-    ("a seed that is 2^32 larger", (11, 5), (11 + 2**32, 5), "Only the lower 32 bits of the seed play a part."),
     (
-        "a seed with other upper bits",
-        (11 + (5 << 40), 5),
-        (11 + (9 << 40), 5),
-        "Not all of the upper bits of the seed play a part.",
+        "the same sum",
+        (20, 9),
+        (22, 7),
+        "Seed and position are added up before they are mixed: other pairs with the same sum have the same noise.",
+    ),
+    (
+        "the same exclusive or",
+        (5, 6),
+        (1, 2),
+        "Seed and position are combined by exclusive or before they are mixed: other pairs give the same number.",
     ),
     (
         "seed and position swapped",
@@ -497,16 +721,36 @@ OTHERS = [
         "Seed and position can be swapped: they have to be mixed in different ways.",
     ),
     (
-        "one seed more, one position less",
-        (20, 9),
-        (21, 8),
-        "Seed and position are added up before they are mixed: other pairs with the same sum have the same noise.",
+        "seed and position equal",
+        (21, 21),
+        (64, 64),
+        "Where the seed is equal to the position the two cancel out: they have to be mixed in different ways.",
     ),
     ("equal products", (6, 20), (12, 10), "Seed and position are multiplied: other pairs have the same product."),
     ("seed 0, two positions", (0, 3), (0, 8), "With seed 0 the position plays no part: a product with 0 is 0."),
     ("position 0, two seeds", (5, 0), (9, 0), "At position 0 the seed plays no part."),
+    ("a seed that is 2^32 larger", (11, 5), (11 + 2**32, 5), HALF),
+    ("a seed with other upper bits", (11 + (5 << 40), 5), (11 + (9 << 40), 5), UPPER),
+    ("a seed with another topmost bit", (11, 5), (11 + 2**62, 5), UPPER),
+    (
+        "upper and lower half of the seed swapped",
+        (4 + (3 << 32), 5),
+        (3 + (4 << 32), 5),
+        "Upper and lower half of the seed can be swapped: they have to be mixed in different ways.",
+    ),
+    (
+        "halves of the seed that are equal",
+        (3 + (3 << 32), 5),
+        (4 + (4 << 32), 5),
+        "Where both halves of the seed are equal they cancel out: they have to be mixed in different ways.",
+    ),
+    (
+        "a large seed, and the next one",
+        (2**62 + 2**40 + 11, 5),
+        (2**62 + 2**40 + 12, 5),
+        "Large seeds that differ by 1 have the same noise: they are floating-point numbers somewhere, and rounded.",
+    ),
     ("a far position", (11, 5), (11, 5 + 4096), "Positions 4,096 apart have the same noise."),
-    ("the same exclusive or", (5, 6), (6, 5), "Seed and position can be swapped: mix them in different ways."),
 ]
 
 
@@ -523,7 +767,8 @@ def another_seed_another_position(engine, check):
     check.step("and the numbers of one at any token of the other?")
     for what, one, other, _ in OTHERS:
         got = noise_of(engine, [one[0], other[0]], [one[1], other[1]])
-        share = in_common(got[0], got[1])
+        has_own = min(len(row.unique()) for row in got) > 0.9 * MANY  # if not, that is the next case's
+        share = in_common(got[0], got[1]) if has_own else 0.0
         if not check.true(f"{what}: not the same at other tokens", share < 0.05, SAYS_SHIFTED):
             return
         both = got.double() - got.double().mean(1, keepdim=True)
@@ -556,6 +801,16 @@ def inside_a_row(engine, check):
         says = f"The noise of a token says something about that of the token {shift} further: it is not mixed enough."
         if not check.true(f"token i and i + {shift} are independent", abs(close) < 0.12, says):
             return
+    check.step("a vocabulary of 140,000 tokens")
+    row = noise_of(engine, [77], [12], 140_000)[0].double()
+    row = row - row.mean()
+    for shift in (4096, 8192, 16384, 32768, 65536, 131_072):
+        close = float((row[shift : shift + MANY] * row[:MANY]).mean() / row.var())
+        says = (
+            f"The noise of a token says something about that of the token {shift:,} further: not all of an id counts."
+        )
+        if not check.true(f"token i and i + {shift} are independent", abs(close) < 0.12, says):
+            return
 
 
 @case("ch14.gumbel_noise")
@@ -569,6 +824,10 @@ def alone_and_in_a_crowd(engine, check):
     says = "The same call twice gives other numbers: there is randomness in it beside that of seed, position and token."
     if not check.true("the same call gives the same", torch.equal(got, again), says):
         return
+    other = noise_of(engine, [seed + 100 for seed in seeds], [position + 50 for position in positions], 500)
+    says = "Other seeds at other positions have the same noise: what was computed for an earlier call is given back."
+    if not check.true("other seeds, other numbers", not torch.equal(got, other), says):
+        return
     turned = noise_of(engine, seeds[::-1], positions[::-1], 500)
     if not kind_is(check, "the noise", turned, 5, 500):
         return
@@ -580,6 +839,10 @@ def alone_and_in_a_crowd(engine, check):
         says = "A request alone has other noise than the same request in a batch."
         if not check.true(f"row {row} alone", torch.equal(alone[0], got[row]), says):
             return
+    larger = noise_of(engine, seeds, positions, 700)
+    says = "In a larger vocabulary the same tokens have other noise: the size plays a part. Only the token id should."
+    if not check.true("the same in a larger vocabulary", torch.equal(larger[:, :500], got), says):
+        return
     given = torch.tensor(seeds), torch.tensor(positions)
     engine.get("layers.sampler:gumbel_noise")(*given, 50)
     same = given[0].tolist() == seeds and given[1].tolist() == positions
@@ -604,28 +867,40 @@ def the_ends(engine, check):
                 "32 are rounded: take fewer, and half a step more."
             )
             check.true(f"finite with the {name} number", bool(got.isfinite().all()), says)
+            says = (
+                "hash32 gave the same number for everything, and tokens of a row still differ: there is other "
+                "randomness than that of hash32, or the token id comes in after the last mixing."
+            )
+            check.true("the same for all tokens of a row", all(len(row.unique()) == 1 for row in got), says)
 
 
 @case("ch14.gumbel_noise")
 def draws_are_counted(engine, check):
-    """Five tokens of 40, 30, 15, 10 and 5 %. Draws with 20,000 seeds, at 20,000 positions, and pairs of neighbors."""
+    """Five tokens of 40, 30, 15, 10 and 5 %. Draws with 10,000 seeds, at 10,000 positions, and pairs of neighbors."""
     chances = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
-    count = 20_000
+    count = 10_000
     zeros = [0] * count
     plans = {
         "seeds": (list(range(count)), [x + 8 for x in zeros]),
         "positions": ([x + 3 for x in zeros], list(range(count))),
     }
     for name, (seeds, positions) in plans.items():
-        check.step(f"one draw for each of 20,000 {name}")
+        check.step(f"one draw for each of 10,000 {name}")
         got = noise_of(engine, seeds, positions, 5)
         if not kind_is(check, "the noise", got, count, 5):
+            return
+        least, most = float(got.min()), float(got.max())
+        says = f"Of 50,000 numbers the largest is {most:.1f}; about 28 should be above 7.5. u stays away from 1."
+        if not check.true("some are above 7.5", most > 7.5, says):
+            return
+        says = f"Of 50,000 numbers the smallest is {least:.1f}; about 30 should be below -2. u stays away from 0."
+        if not check.true("some are below -2", least < -2, says):
             return
         drawn = (chances.log() + got).argmax(-1)
         counts = torch.bincount(drawn, minlength=5).tolist()
         value = chi_square(counts, [count * p for p in chances.tolist()])
         says = (
-            f"Drawn {counts} times, expected 8000, 6000, 3000, 2000 and 1000: argmax(logits + noise) is no draw from "
+            f"Drawn {counts} times, expected 4000, 3000, 1500, 1000 and 500: argmax(logits + noise) is no draw from "
             "softmax(logits)."
         )
         if not check.true(f"as often as expected, over {name}", value < limit_of(4), says):
@@ -657,7 +932,8 @@ class Batch:
     def token(self, row, noise, **wrong):
         """The token of a row; `noise` is that of all rows."""
         logits = self.logits[row].float().tolist()
-        temperature = self.temperatures[row]
+        temperatures = wrong["temperatures"](self.temperatures) if "temperatures" in wrong else self.temperatures
+        temperature = temperatures[row]
         if wrong.get("by_zero") and temperature == 0:
             return 0
         if wrong.get("any_greedy") and 0 in self.temperatures:
@@ -666,19 +942,22 @@ class Batch:
             if wrong.get("noisy_greedy"):
                 logits = [x + n for x, n in zip(logits, noise[row].tolist(), strict=True)]
             return logits.index(max(logits))
+        asked = 0 if wrong.get("first_filters") else row
         temperature = temperature or 1.0
         n = noise[0 if wrong.get("one_noise") else row].tolist()
         if wrong.get("noise_first"):
             logits, n = [x + g for x, g in zip(logits, n, strict=True)], [0.0] * len(n)
         if not wrong.get("no_temperature") and not wrong.get("late_temperature"):
             logits = [x * temperature if wrong.get("times") else x / temperature for x in logits]
+        if wrong.get("rounded"):
+            logits = torch.tensor(logits).to(torch.bfloat16).tolist()
         for name in wrong.get("order", ("min_p", "k_p")):
             if name == "min_p" and self.min_p is not None:
                 p = softmax(logits)
-                logits = [x if q >= self.min_p[row] * max(p) else NONE for x, q in zip(logits, p, strict=True)]
+                logits = [x if q >= self.min_p[asked] * max(p) else NONE for x, q in zip(logits, p, strict=True)]
             if name in ("k_p", "k", "p"):
-                k = self.top_k[row] if self.top_k is not None and name != "p" else None
-                p = self.top_p[row] if self.top_p is not None and name != "k" else None
+                k = self.top_k[asked] if self.top_k is not None and name != "p" else None
+                p = self.top_p[asked] if self.top_p is not None and name != "k" else None
                 if k is not None or p is not None:
                     logits = [x if kept else NONE for x, kept in zip(logits, keep(logits, k, p), strict=True)]
         if wrong.get("late_temperature"):
@@ -693,6 +972,7 @@ class Batch:
         return scores.index(max(scores))
 
 
+SAYS_ROUNDED = "The filters get rounded logits: in half precision tokens look equally likely that are not."
 FORWARD_MISTAKES = {
     "Rows of temperature 0 are drawn, too. They are greedy.": {"never_greedy": True},
     "Rows of temperature 0 are drawn, without their filters. They are greedy.": {"noisy_greedy": True},
@@ -703,15 +983,26 @@ FORWARD_MISTAKES = {
     "The temperature comes after the filters. They look at what it has made of the logits.": {"late_temperature": True},
     "Top-k and top-p come before min-p; it is the other way round.": {"order": ("k_p", "min_p")},
     "Top-p comes before top-k.": {"order": ("min_p", "p", "k")},
-    "Min-p is left out.": {"order": ("k_p",)},
-    "Top-k and top-p are left out.": {"order": ("min_p",)},
-    "Top-p is left out.": {"order": ("min_p", "k")},
-    "Top-k is left out.": {"order": ("min_p", "p")},
-    "All filters are left out.": {"order": ()},
+    "Min-p is left out here.": {"order": ("k_p",)},
+    "Top-k and top-p are left out here.": {"order": ("min_p",)},
+    "Top-p is left out here.": {"order": ("min_p", "k")},
+    "Top-k is left out here.": {"order": ("min_p", "p")},
+    "All filters are left out here.": {"order": ()},
     "The noise is added before the filters: then they look at noise, too.": {"noise_first": True},
-    "No noise is added: the most likely token always wins, as at temperature 0.": {"no_noise": True},
+    "The most likely token always wins, as at temperature 0: no noise is added, or all rows are taken for greedy.": {
+        "no_noise": True
+    },
     "The noise is divided by the temperature as well: then the temperature changes nothing but the filters.": {
         "scaled_noise": True
+    },
+    "All rows get the filters of the first one.": {"first_filters": True},
+    SAYS_ROUNDED: {"rounded": True},
+    "The first row decides for all of them whether they are greedy.": {
+        "temperatures": lambda given: [t or 1.0 for t in given] if given[0] else [0.0] * len(given)
+    },
+    "All rows have the temperature of the first one.": {"temperatures": lambda given: [given[0]] * len(given)},
+    "All drawn rows have the same temperature, the mean of theirs.": {
+        "temperatures": lambda given: [t and sum(given) / sum(t > 0 for t in given) for t in given]
     },
     "The noise is subtracted.": {"sign": -1},
     "The noise is added to probabilities; it belongs to logits.": {"chances": True},
@@ -720,9 +1011,53 @@ FORWARD_MISTAKES = {
 
 
 SAYS_SWAPPED = "Seeds and positions are swapped in the call of gumbel_noise."
+SAYS_LOW = "Rows of a low temperature are taken for greedy. Only those of 0 are."
+SAYS_FILTERED = (
+    "The temperature plays no part here, where filters are asked for: they have to be given what it has made of the "
+    "logits."
+)
+SAYS_AS_ONE = "All temperatures act as 1: they are left out, or the noise is divided by them as well."
+SAYS_NO_FILTER = "A filter that is asked for has no effect: it is left out, or it comes after the noise."
+SAYS_METADATA = "The metadata was changed: {}. Its tensors are asked for again in the next step, by the same rows."
+SAYS_TINY = (
+    "Rows of temperature 0 are drawn at a very low temperature: tokens that are nearly as likely win, too. Such rows "
+)
+SAYS_TINY += "are greedy."
+SAYS_UNMOVED = (
+    "At other positions the same tokens are drawn: the noise is not that of gumbel_noise, by seeds and positions."
+)
+SAYS_AGAIN = "The same call gives other tokens when it is made again. The noise has to come from gumbel_noise alone."
 
 
-def observe_forward(engine, check, batch, what):
+def low_is_greedy(bound):
+    return {"temperatures": lambda given: [0.0 if t < bound else t for t in given]}
+
+
+def zero_is(low):
+    return {"temperatures": lambda given: [t or low for t in given]}
+
+
+def text_of(texts, batch):
+    """Which of the mistakes that all fit is said; None if it cannot be told."""
+    has_filters = any(given is not None for given in (batch.min_p, batch.top_k, batch.top_p))
+    texts = list(dict.fromkeys(texts))
+    if any("are drawn" in text for text in texts):  # an earlier case would have shown that it is the first row's doing
+        texts = [text for text in texts if not text.startswith(("The first row decides", "All rows have the temp"))]
+    if "The temperature plays no part." in texts:
+        if not has_filters:
+            return SAYS_AS_ONE
+        others = [text for text in texts if not text.startswith(("The noise is divided", "The noise is added before"))]
+        return SAYS_FILTERED if len(others) == 1 else None
+    if len(texts) > 1 and all(" left out here." in text or "noise is added before" in text for text in texts):
+        return SAYS_NO_FILTER
+    pairs = ("makes the whole batch greedy", "are drawn")
+    if len(texts) == 2 and (pairs[0] in texts[0] or all(pairs[1] in text for text in texts)):
+        return texts[0]
+    return texts[0] if len(texts) == 1 else None
+
+
+def observe_forward(engine, check, batch, what, earlier=None, sure=None):
+    """One call, and the same again; `earlier` is the noise of the call before, `sure` is said if it fits at all."""
     sampler = engine.get("layers.sampler:Sampler")()
     logits = batch.logits.clone()
     asked = [f"temperatures {batch.temperatures}"]
@@ -732,33 +1067,60 @@ def observe_forward(engine, check, batch, what):
     missing = [name for name in ("min_p", "top_k", "top_p") if getattr(batch, name) is None]
     text = f"No row of this batch asks for {' or '.join(missing)}: that is None." if missing else ""
     errors = dict.fromkeys(("AttributeError", "TypeError"), text)
-    check.step(f"{what}: {', '.join(asked)}" if len(logits) < 7 else f"{what}: {len(logits)} rows", says=errors)
+    check.step(f"{what}: {', '.join(asked)}" if len(logits) < 9 else f"{what}: {len(logits)} rows", says=errors)
     make_noise = engine.get("layers.sampler:gumbel_noise")
-    noise = make_noise(torch.tensor(batch.seeds), torch.tensor(batch.positions), logits.shape[1])
-    got = sampler.forward(logits, batch.metadata(engine))
+    seeds, positions = torch.tensor(batch.seeds), torch.tensor(batch.positions)
+    noise = make_noise(seeds, positions, logits.shape[1])
+    metadata = batch.metadata(engine)
+    got = sampler.forward(logits, metadata)
     rows = range(len(logits))
 
-    def tokens(**wrong):
-        return [batch.token(row, noise, **wrong) for row in rows]
-
-    expected = tokens()
+    expected = [batch.token(row, noise) for row in rows]
 
     def says(value):
-        found = [(text, tokens(**wrong)) for text, wrong in FORWARD_MISTAKES.items()]
-        swapped = make_noise(torch.tensor(batch.positions), torch.tensor(batch.seeds), logits.shape[1])
-        found.append((SAYS_SWAPPED, [batch.token(row, swapped) for row in rows]))
-        texts = [text for text, one in found if one == value]
-        if len(texts) > 1 and all(" left out." in text or "noise is added before" in text for text in texts):
-            return "A filter that is asked for has no effect: it is left out, or it comes after the noise."
-        if 0 in batch.temperatures and len(texts) == 2 and "makes the whole batch greedy" in texts[0]:
-            return texts[0]
-        if len(texts) == 2 and all("are drawn" in text for text in texts):
-            return texts[0]
-        return texts[0] if len(texts) == 1 else None
+        def fits(noise=noise, **wrong):
+            return all(batch.token(row, noise, **wrong) == value[row] for row in rows)
 
-    if observe_tokens(check, got, expected, says):
-        same = torch.equal(logits, batch.logits)
-        check.true("the logits that came in are as they were", same, SAYS_CHANGED)
+        texts = [text for text, wrong in FORWARD_MISTAKES.items() if fits(**wrong)]
+        texts += [SAYS_LOW for bound in (0.005, 0.02, 0.05, 0.15, 0.5, 1.0) if fits(**low_is_greedy(bound))]
+        texts += [SAYS_TINY for low in (1e-3, 1e-4, 1e-5, 1e-6, 1e-7) if fits(**zero_is(low))]
+        for text, *given in (
+            (SAYS_SWAPPED, positions, seeds),
+            ("All rows get noise by the seed of the first one.", seeds[:1].expand_as(seeds), positions),
+            ("The noise is that of the next position.", seeds, positions + 1),
+            ("The noise is that of the position before.", seeds, (positions - 1).clamp(min=0)),
+        ):
+            if fits(make_noise(*given, logits.shape[1])):
+                texts.append(text)
+        if earlier is not None and fits(earlier):
+            texts.append("The noise is that of the call before: something is kept between calls.")
+        text = sure if sure in texts else text_of(texts, batch)
+        if text is None and batch.logits.dtype != torch.float32:
+            wide = sampler.forward(batch.logits.float(), batch.metadata(engine))
+            if isinstance(wide, torch.Tensor) and wide.tolist() == expected:
+                return "With the same logits as float32 the tokens are right: something is computed in half precision."
+        if text is None and not texts and len(rows) >= 20:
+            far = Batch(batch.logits, batch.temperatures, batch.seeds, [p + 1000 for p in batch.positions])
+            for name in ("min_p", "top_k", "top_p"):
+                setattr(far, name, getattr(batch, name))
+            moved = sampler.forward(batch.logits.clone(), far.metadata(engine))
+            if isinstance(moved, torch.Tensor) and moved.tolist() == value:
+                return SAYS_UNMOVED
+        return text
+
+    if not isinstance(got, torch.Tensor):
+        observe_tokens(check, got, expected)
+        return noise
+    if not check.true("the logits that came in are as they were", torch.equal(logits, batch.logits), SAYS_CHANGED):
+        return noise
+    given = {key: value for key, value in vars(batch.metadata(engine)).items() if value is not None}
+    changed = [key for key, value in given.items() if not torch.equal(getattr(metadata, key), value)]
+    if not check.true("so is the metadata", not changed, SAYS_METADATA.format(" and ".join(changed))):
+        return noise
+    again = sampler.forward(logits, metadata)
+    if check.true("the same call gives the same tokens again", torch.equal(got, again), SAYS_AGAIN):
+        observe_tokens(check, got, expected, says)
+    return noise
 
 
 def observe_tokens(check, got, expected, says=None):
@@ -797,23 +1159,65 @@ SAYS_NO_METADATA = {
 
 @case("ch14.forward")
 def temperatures_only(engine, check):
-    """Eight rows with temperatures of their own, and no filter."""
-    temperatures = [0.3, 0.7, 1.0, 1.3, 2.0, 4.0, 0.9, 1.6]
-    seeds, positions = [4, 8, 15, 16, 23, 42, 2**35 + 1, 7], [3, 9, 9, 12, 1, 30, 2, 5]
-    observe_forward(engine, check, Batch(logits_of(5, 8), temperatures, seeds, positions), "no filters")
+    """Forty rows with temperatures of their own, and no filter."""
+    temperatures = [0.3, 0.7, 1.0, 1.3, 2.0, 4.0, 0.9, 1.6] * 5
+    seeds = [[4, 8, 15, 16, 23, 42, 2**35 + 1, 7][i % 8] + 10 * i for i in range(40)]
+    positions = [[3, 9, 9, 12, 1, 30, 2, 5][i % 8] + i // 3 for i in range(40)]
+    observe_forward(engine, check, Batch(logits_of(5, 40), temperatures, seeds, positions), "no filters")
 
 
 @case("ch14.forward")
 def greedy_rows_among_others(engine, check):
     """Of eight rows every second has temperature 0, and all its logits are below 0. Filters are asked for, too."""
     logits = logits_of(6, 8) - 9
-    temperatures = [0.0, 1.5] * 4
+    temperatures = [1.5, 0.0] * 4
     seeds, positions = list(range(60, 68)), list(range(5, 13))
     observe_forward(engine, check, Batch(logits, temperatures, seeds, positions), "half of them greedy")
     filters = {"min_p": [0.05] * 8, "top_k": [20] * 8, "top_p": [0.9] * 8}
     observe_forward(engine, check, Batch(logits, temperatures, seeds, positions, **filters), "with filters")
     lifted = logits + 18
     observe_forward(engine, check, Batch(lifted, temperatures, seeds, positions, **filters), "logits above 0")
+    temperatures = [0.0, *temperatures[:-1]]
+    observe_forward(engine, check, Batch(lifted, temperatures, seeds, positions, **filters), "the first one greedy")
+
+
+@case("ch14.forward")
+def close_calls(engine, check):
+    """Greedy rows whose best tokens are equally likely to five digits, and drawn rows of temperatures down to 0.01."""
+    ranks = torch.arange(24).roll(7).float()
+    near = torch.stack([ranks.roll(i) * 2e-6 for i in range(12)])
+    temperatures, seeds, positions = [0.0] * 12 + [1.2] * 4, list(range(16)), list(range(3, 19))
+    batch = Batch(torch.cat([near, logits_of(12, 4)]), temperatures, seeds, positions)
+    observe_forward(engine, check, batch, "nearly the same")
+    temperatures = [0.01, 0.03, 0.1, 0.3, 0.8, 1.4] * 6
+    logits = logits_of(13, 36, scale=1.0) * torch.tensor(temperatures).unsqueeze(-1)
+    observe_forward(engine, check, Batch(logits, temperatures, list(range(36)), list(range(36))), "low temperatures")
+
+
+@case("ch14.forward")
+def wishes_of_their_own(engine, check):
+    """Twelve rows that ask for top-k only, and 48 with all kinds of wishes."""
+    num = 48
+    batch = Batch(logits_of(15, 12), [1.5] * 12, list(range(12)), list(range(12)), None, [24, 1, 9, 5] * 3)
+    observe_forward(engine, check, batch, "top-k only, for some of them 1")
+    wishes = {
+        "min_p": [[0.0, 0.1, 0.3][i % 3] for i in range(num)],
+        "top_k": [[24, 12, 5, 1, 8][i % 5] for i in range(num)],
+        "top_p": [[0.95, 1.0, 0.7, 0.85][i % 4] for i in range(num)],
+    }
+    temperatures = [[1.3, 0.6, 0.0, 2.0, 1.0, 0.8, 1.7][i % 7] for i in range(num)]
+    seeds, positions = [5 * i for i in range(num)], [i % 11 for i in range(num)]
+    batch = Batch(logits_of(14, num), temperatures, seeds, positions, **wishes)
+    observe_forward(engine, check, batch, "rows with all kinds of wishes")
+
+
+@case("ch14.forward")
+def one_batch_after_the_other(engine, check):
+    """Two batches of the same size, with other seeds."""
+    noise = None
+    for first in (0, 500):
+        batch = Batch(logits_of(16, 20), [1.2] * 20, list(range(first, first + 20)), list(range(20)))
+        noise = observe_forward(engine, check, batch, f"seeds from {first} on", noise)
 
 
 @case("ch14.forward")
@@ -840,6 +1244,9 @@ def filters_in_their_order(engine, check):
             top_p=[0.85] * num,
         )
         observe_forward(engine, check, batch, f"all filters, temperature {temperature}")
+    close = 5 + torch.stack([torch.arange(24).roll(5 * i) * 8e-4 for i in range(12)])
+    batch = Batch(close, [0.9] * 12, list(range(12)), list(range(12)), None, [5] * 12)
+    observe_forward(engine, check, batch, "top-k 5 of tokens that are close", sure=SAYS_ROUNDED)
 
 
 @case("ch14.forward")

@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import weakref
+from collections.abc import Set
 
 import torch
 
@@ -41,7 +42,7 @@ def write(entries, order=None, metadata=None, padding=0, metadata_last=False):
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets[name]}
     if metadata_last:
         header["__metadata__"] = header.pop("__metadata__")
-    text = json.dumps(header).encode() + b" " * padding
+    text = json.dumps(header, ensure_ascii=False).encode() + b" " * padding
     return struct.pack("<Q", len(text)) + text + b"".join(parts)
 
 
@@ -49,12 +50,13 @@ class SpiedFile:
     """Takes down which bytes are read. It has what is promised of the file, and nothing else."""
 
     def __init__(self, data):
-        self.file, self.taken = io.BytesIO(data), set()
+        self.file, self.taken, self.most = io.BytesIO(data), set(), 0
 
     def read(self, count=-1):
         start = self.file.tell()
         data = self.file.read(count)
         self.taken |= set(range(start, start + len(data)))
+        self.most = max(self.most, len(data))
         return data
 
     def seek(self, position, whence=0):
@@ -90,8 +92,8 @@ def expected_of(entries):
 ERRORS_OF_READ = {
     "JSONDecodeError": "What was read as the header is no JSON: its length is in the first 8 bytes, it begins right "
     "behind them, and it is exactly so long.",
-    "UnicodeDecodeError": "What was read as the header is no text: it begins behind the first 8 bytes, and is exactly "
-    "as long as they say.",
+    "UnicodeDecodeError": "What was read as the header is no text in that encoding: it is UTF-8, begins behind the "
+    "first 8 bytes, and is exactly as long as they say.",
     "OverflowError": "The length of the header is far too large: of its 8 bytes the lowest comes first.",
     "MemoryError": "The length of the header is far too large: of its 8 bytes the lowest comes first.",
     "KeyError": 'A key was looked up that is not there. The entry "__metadata__" may be anywhere in the header, or not '
@@ -116,6 +118,12 @@ def says_read(expected):
         if "__metadata__" in got:
             return 'The entry "__metadata__" is no tensor, and should not come.'
         for name, (dtype, shape, numbers) in expected.items():
+            if name not in got and name.encode().decode("latin-1") in got:
+                return "The header is UTF-8, and was read as another encoding: json.loads takes bytes as they are."
+            if name not in got and {name.encode("ascii", how).decode() for how in ("ignore", "replace")} & got.keys():
+                return f"Letters of the name {name} got lost: the header is UTF-8; json.loads takes bytes as they are."
+            if name not in got and name.startswith("_"):
+                return f'{name} never came. It is a tensor: only the entry "__metadata__" is none.'
             if name not in got:
                 return f"The tensor {name} never came."
             if not isinstance(got[name], tuple):
@@ -123,7 +131,9 @@ def says_read(expected):
             if got[name][0] != dtype:
                 return f"The dtype of {name} is {dtype}, as its entry says, and {got[name][0]} came."
             if got[name][2] == numbers and got[name][1] != shape:
-                return f"The numbers of {name} are right, its shape is not: {shape}."
+                return (
+                    f"The numbers of {name} are right, its shape is not: {shape} in its entry, and {got[name][1]} came."
+                )
             if got[name][2] != numbers:
                 return wrong_numbers(name, got[name][2], expected)
         return ""
@@ -195,6 +205,12 @@ def a_padded_header(engine, check):
 
 
 @case("ch16.read_safetensors")
+def names_of_any_letters(engine, check):
+    """The header is UTF-8, and some letters in it take more than one byte: a tensor is called größe, one 重み."""
+    read_all(engine, check, [("größe", "F32", [2], [1, 2]), ("重み", "F32", [1, 2], [3, 4])], "read the file")
+
+
+@case("ch16.read_safetensors")
 def many_dtypes(engine, check):
     """Tensors of several dtypes in one file, bfloat16 among them, which qwen3-tiny has."""
     numbers = {"F64": [0.1, -2.0], "F32": [1.5, 2.25], "F16": [0.5, -4.0], "BF16": [1.5, -0.25]}
@@ -240,7 +256,9 @@ def only_the_first_is_wanted(engine, check):
         start = len(data) - 4000
         numbers = sum(place >= start for place in file.taken)
         says = (
-            "All numbers were read, and one tensor was asked for: read its bytes when it is its turn, and then yield."
+            "One read took all numbers of the file, and one tensor was asked for: read(end - start) takes its own."
+            if file.most >= 4000
+            else "All numbers were read, and one tensor was asked for: read its bytes when it is its turn, then yield."
         )
         check.true("not all of the 4,000 bytes of numbers were read", numbers < 4000, says)
         says = "More of the numbers was read than one tensor has: read its bytes alone, and when it is its turn."
@@ -301,13 +319,18 @@ def says_resolved(name, packed, expected):
         found, found_shard = got
         if (found_shard, found) == (wanted, shard) and wanted != shard:
             return "The two are in the wrong order: the name first, then the shard id."
+        if not packed:
+            return f"packed is empty here, so {name} is a whole parameter. {found!r} and {found_shard!r} came back."
         if not told:
             return (
                 f"No part stands between two dots in {name}, so it is a whole parameter: its own name, and None. "
                 f"{found!r} and {found_shard!r} came back."
             )
+        if (found, found_shard) == looked_up_on(name, packed):
+            return "The name was looked up once more after it had changed: a packed module may be called like a part."
         if found == name and found_shard is None:
-            return f"The part in {name} was not found: it stands between two dots."
+            zero = " Mind that its shard id is 0, which is false in an `if`." if shard == 0 else ""
+            return f"The part in {name} was not found: it stands between two dots.{zero}"
         if found == name:
             return f"The shard id of {name} is right, and the name is still that of the part."
         if found != wanted:
@@ -315,6 +338,15 @@ def says_resolved(name, packed, expected):
         return f"The parameter is right, the shard id is not: packed says {shard!r}, and {found_shard!r} came back."
 
     return says
+
+
+def looked_up_on(name, packed):
+    """What comes of a search that goes on, in the new name, after a part has been found."""
+    shard = None
+    for part, (module, its_shard) in packed.items():
+        if f".{part}." in name:
+            name, shard = name.replace(f".{part}.", f".{module}."), its_shard
+    return name, shard
 
 
 def resolve(engine, check, name, packed, expected, story=""):
@@ -403,6 +435,24 @@ def another_model(engine, check):
     resolve(engine, check, "layers.7.w3.weight", packed, ("layers.7.w13.weight", "right"))
     resolve(engine, check, "layers.7.w2.weight", packed, ("layers.7.w2.weight", None))
     resolve(engine, check, "layers.7.q_proj.weight", packed, ("layers.7.q_proj.weight", None))
+
+
+@case("ch16.resolve_packed")
+def called_like_a_part(engine, check):
+    """A model whose packed module is called gate, like one of its two parts; packed has them in either order."""
+    parts = [("up", ("gate", 1)), ("gate", ("gate", 0))]
+    for some in (parts, parts[::-1]):
+        for part, (_, shard) in some:
+            resolve(engine, check, f"layers.2.{part}.weight", dict(some), ("layers.2.gate.weight", shard))
+
+
+@case("ch16.resolve_packed")
+def large_letters(engine, check):
+    """A model whose names have large letters. A large letter is another one than the small one."""
+    packed = {"Wq": ("Wqkv", "Q"), "Wk": ("Wqkv", "K")}
+    resolve(engine, check, "Decoder.H.3.Wk.weight", packed, ("Decoder.H.3.Wqkv.weight", "K"))
+    for name in ("Decoder.H.3.wq.weight", "Decoder.LN_f.weight"):
+        resolve(engine, check, name, packed, (name, None))
 
 
 @case("ch16.resolve_packed")
@@ -504,8 +554,12 @@ def load(engine, check, model, pairs, text, missing=(), unknown=()):
     check.true("the mapping params is as it was", model.params == before, "params was changed; it is the model's own.")
     if not check.true("two things come back", isinstance(result, tuple | list) and len(result) == 2, says_two(result)):
         return
-    check.equal("missing", as_sorted(result[0]), as_sorted(list(missing)), says_missing(list(missing), list(unknown)))
+    says = says_missing(list(missing), list(unknown), as_sorted(result[1]))
+    check.equal("missing", as_sorted(result[0]), as_sorted(list(missing)), says)
     check.equal("unknown", as_sorted(result[1]), as_sorted(list(unknown)), says_unknown(list(unknown)))
+    for what, value, kind in (("missing", result[0], Set), ("unknown", result[1], list)):
+        says = f"What is {what} is right, and comes as a {type(value).__name__}: a {kind.__name__.lower()} is promised."
+        check.true(f"what is {what} comes as a {kind.__name__.lower()}", isinstance(value, kind), says)
 
 
 def says_two(result):
@@ -517,9 +571,9 @@ def says_two(result):
 SAYS_MEMBERS = "What is missing, and what is unknown, are collections: all of its members are asked for."
 
 
-def says_missing(missing, unknown):
+def says_missing(missing, unknown, second):
     def says(got):
-        if got == as_sorted(unknown) and missing != unknown:
+        if got == as_sorted(unknown) and second == as_sorted(missing) and missing != unknown:
             return "The two are in the wrong order: missing first, then unknown."
         if not isinstance(got, list):
             return SAYS_MEMBERS
@@ -662,6 +716,11 @@ def another_mapping(engine, check):
 CALLED_UNKNOWN = "nothing; the name is among the unknown"
 
 
+def kind_of_error(error):
+    """What a caller can catch it as: an error of one's own may be a ValueError, too."""
+    return "ValueError" if isinstance(error, ValueError) else type(error).__name__
+
+
 def says_both(got):
     return "The left part should be in the first row; in the second the right part, or nothing if it is not there."
 
@@ -693,7 +752,7 @@ def a_name_comes_twice(engine, check):
                 raised = CALLED_UNKNOWN
         except Exception as error:
             told = "" if name in str(error) else " without the name"
-            raised = f"{type(error).__name__}{told}"
+            raised = f"{kind_of_error(error)}{told}"
         check.equal("what is raised", raised, "ValueError", says_twice)
 
 
@@ -710,8 +769,35 @@ def a_tensor_that_does_not_fit(engine, check):
         engine.get("utils.loader:load_weights")(model.params, model.packed, iter(weights.items()))
     except Exception as error:
         told = "of the tensor" if name in str(error) else "of the parameter" if "gate_up" in str(error) else "missing"
-        raised = f"{type(error).__name__}, the name {told}"
+        raised = f"{kind_of_error(error)}, the name {told}"
     check.equal("what is raised", raised, "ValueError, the name of the tensor", says_unfit)
+
+
+@case("ch16.load_weights")
+def packed_in_the_checkpoint(engine, check):
+    """A checkpoint in which gate and up are packed, under our name. Without a shard id load_weight refuses them."""
+    model = Model()
+    name = "model.layers.0.gate_up_proj.weight"
+    weights = {key: tensor for key, tensor in model.checkpoint().items() if model.target(key)[0] != name}
+    weights[name] = torch.zeros(4, 2)
+    check.step("load")
+    raised = "nothing"
+    try:
+        engine.get("utils.loader:load_weights")(model.params, model.packed, iter(weights.items()))
+    except Exception as error:
+        raised = kind_of_error(error)
+    check.equal("what is raised", raised, "ValueError", says_refused)
+
+
+def says_refused(got):
+    if got == "nothing":
+        return "load_weight refuses such a tensor with a ValueError, and nobody is told."
+    if got == "KeyError":
+        return (
+            "A KeyError came, before or in place of the error of load_weight. A name in the checkpoint may be for a "
+            "parameter and yet for none of its targets: discard strikes out only what is there, remove insists."
+        )
+    return f"load_weight refuses such a tensor with a ValueError, and {got} was raised."
 
 
 def says_unfit(got):
@@ -800,6 +886,10 @@ def random_checkpoint(seed):
     return StackedCheckpoint(made, layers)
 
 
+def same(one, other):
+    return one.shape == other.shape and torch.equal(one, other)
+
+
 def stream(engine: Engine, check: Check, checkpoint, text):
     """Take all, compare, and return the most bytes that were held."""
     check.step(text)
@@ -808,10 +898,9 @@ def stream(engine: Engine, check: Check, checkpoint, text):
     def take(name, tensor):
         seen.append(name)
         theirs = expected.get(name)
-        if theirs is not None and (list(tensor.shape) != list(theirs.shape) or not torch.equal(tensor, theirs)):
-            is_turned = tensor.dim() == 2 and list(tensor.shape) == list(theirs.shape)[::-1]
-            kind = "is transposed" if is_turned and list(tensor.shape) != list(theirs.shape) else "is wrong"
-            wrong.append(f"{name} {kind}")
+        if theirs is not None and not same(tensor, theirs):
+            is_turned = same(tensor, theirs.transpose(0, -1))
+            wrong.append(f"{name} {'is transposed' if is_turned else 'is wrong'}")
 
     most = len(expected) + 20
     peak, _ = checkpoint_work.held_while_streaming(engine.get("labs:stream_weights"), checkpoint, take, most)
@@ -842,13 +931,22 @@ def says_wrong(got):
     )
 
 
+def says_held(peak, checkpoint):
+    if peak >= checkpoint.nbytes:
+        return "All tensors are held at one time: nothing should be read before it is asked for, and nothing kept."
+    return (
+        "More is held than what is being handed on. Either a piece is read that is larger than one of our tensors, or "
+        "a variable still holds the piece before while the next one is read: after a yield it is bound as before."
+    )
+
+
 @case("ch16.stream_weights")
 def qwen3_tiny(engine, check):
     """The bundled model in the other spelling. All that counts: the same weights, under our names."""
     checkpoint = checkpoint_work.stacked_checkpoint()
     peak = stream(engine, check, checkpoint, f"stream {checkpoint.nbytes:,} bytes")
     check.measured(f"held at one time: {peak:,} bytes; all at once would be {checkpoint.nbytes:,}")
-    says = f"At most {checkpoint_work.BAR:,} bytes may be held at one time, and it was {peak:,}."
+    says = says_held(peak, checkpoint)
     check.true(f"at most {checkpoint_work.BAR:,} bytes at one time", peak <= checkpoint_work.BAR, says)
 
 

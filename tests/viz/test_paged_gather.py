@@ -60,6 +60,9 @@ def test_a_step_of_the_bundled_model():
     widget = PagedGather(**step)
     last = widget.tiles[-1]
     assert torch.allclose((last.output / last.total).float(), expected(step), atol=1e-4)
+    drawn = {int(group["data-pool"]): int(group["data-other"]) for group in groups_of(widget, 0, "pool")}
+    assert step["others"] and [n for n, is_other in drawn.items() if is_other] == sorted(step["others"])
+    assert not {*step["others"]} & {*step["block_table"]}
     assert step["block_table"] != sorted(range(len(step["block_table"]))) and widget.bookmarks["a larger score"] == 2
 
 

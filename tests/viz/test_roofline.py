@@ -64,10 +64,21 @@ def test_the_bend_is_where_bytes_and_operations_take_the_same_time():
 def test_the_table_says_the_least_time_and_what_was_measured():
     roofline = Roofline([FAST, SLOW], [Work("decode", 1e9, 1e9, 4, {"fast": 2e-3})])
     assert roofline.rows(0) == [
-        ["fast", "1 ms", "2 ms", "50 %", "4,000"],
-        ["slow", "100 ms", "-", "-", "40"],
+        ["fast", "1.0", "1 ms", "2 ms", "50 %", "4,000"],
+        ["slow", "1.0", "100 ms", "-", "-", "40"],
     ]
     assert "<td>50 %</td>" in roofline.draw(0).html() and roofline.footer() == "fast: recorded"
+
+
+def test_where_a_number_has_4_bytes_a_step_moves_twice_as_many():
+    works = [Work("decode", 6e9, 1e9, 4, {}), Work("prefill", 6e12, 1e9, 4, {})]
+    halves, floats = FAST, FAST._replace(name="floats", element_size=4)
+    roofline = Roofline([halves, floats], works)
+    assert [row[1] for row in roofline.rows(0)] == ["6.0", "3.0"]
+    assert floats.least(works[0]) == 2 * halves.least(works[0])  # memory is the limit
+    assert floats.least(works[1]) == halves.least(works[1])  # arithmetic is
+    spots = {name: rectangle[0][0]["x"] for (name, i), rectangle in rectangles(roofline, 0).items() if i == 0}
+    assert spots["floats"] < spots["fast"]
 
 
 def test_numbers_are_short():

@@ -66,7 +66,17 @@ def test_it_calls_the_functions_that_it_is_given():
     names = ("apply_temperature", "apply_min_p", "gumbel_noise")
     other = SimpleNamespace(**{name: getattr(sampler, name) for name in names}, apply_top_k_top_p=keeps_two)
     widget = view(sampler=other, presets={"one": Cut(top_k=5)})
-    assert int((widget.outcome(0).kept > 0).sum()) == 2 and "the given functions" in widget.footer()
+    assert int((widget.outcome(0).kept > 0).sum()) == 2 and "your engine's functions" in widget.footer()
+
+
+def test_a_caption_does_not_say_again_what_the_name_says_and_dropped_others_are_counted():
+    widget = view()
+    for step, (name, cut) in enumerate(PRESETS.items()):
+        assert all(f"{kind} " not in widget.caption(step) for kind in ("temperature", "top-k", "top-p", "min-p")), name
+        texts = [shape["text"] for shape in widget.draw(step).drawings[0].shapes if shape["kind"] == "text"]
+        others = next(text for text in texts if text.endswith("others"))
+        assert others != "and 0 others" and (cut.top_k == 0 or others == "and 14 others")
+    assert view(presets={"hot": Cut(3.0)}).caption(0).startswith("temperature 3. ")
 
 
 def test_controls_make_a_setting_of_their_own():

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-Block i of the cache was read as the sequence's block number i. Where that lies, only block_table says.
+Block i of the cache was read as the sequence's block number i. Which it is, only the table says.
 """
 
 

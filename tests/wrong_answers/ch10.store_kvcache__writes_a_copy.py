@@ -1,7 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
-Nothing has arrived in the caches: what was written is a copy of them. An index in front of the = makes a copy when
-another index follows it; one index with both does not.
+Nothing has arrived in the caches: what was written is a copy of them. cache[slots] is a copy, so neither another index
+behind it nor .copy_() reaches the cache; cache[slots] = rows, or cache[blocks, places] = rows, does.
 """
 
 

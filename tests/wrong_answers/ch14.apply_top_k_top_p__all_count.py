@@ -13,7 +13,7 @@ def apply_top_k_top_p(logits, top_k, top_p):
         kth = values.gather(-1, (top_k - 1).unsqueeze(-1))
         values = values.masked_fill(values < kth, -torch.inf)
     if top_p is not None:
-        dropped = p.cumsum(-1) - p >= top_p.unsqueeze(-1)
+        dropped = (p.cumsum(-1) - p >= top_p.unsqueeze(-1)) & (top_p.unsqueeze(-1) < 1)
         dropped[:, 0] = False
         values = values.masked_fill(dropped, -torch.inf)
     return torch.empty_like(logits).scatter_(-1, order, values)
@@ -31,5 +31,5 @@ def apply_top_k_top_p(logits, top_k, top_p):
             order = logits[row].argsort(descending=True)
             before = p[row, order].cumsum(0) - p[row, order]
             before[0] = 0
-            result[row, order[before >= top_p[row]]] = -torch.inf
+            result[row, order[(before >= top_p[row]) & (top_p[row] < 1)]] = -torch.inf
     return result

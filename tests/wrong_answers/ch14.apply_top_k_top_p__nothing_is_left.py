@@ -11,7 +11,8 @@ def apply_top_k_top_p(logits, top_k, top_p):
     if top_k is not None:
         values = values.masked_fill(values < values.gather(-1, (top_k - 1).unsqueeze(-1)), -torch.inf)
     if top_p is not None:
-        values = values.masked_fill(values.softmax(-1).cumsum(-1) > top_p.unsqueeze(-1) + 1e-6, -torch.inf)
+        dropped = (values.softmax(-1).cumsum(-1) > top_p.unsqueeze(-1) + 1e-6) & (top_p.unsqueeze(-1) < 1)
+        values = values.masked_fill(dropped, -torch.inf)
     return torch.empty_like(logits).scatter_(-1, order, values)
 
 
@@ -26,6 +27,6 @@ def apply_top_k_top_p(logits, top_k, top_p):
             p, total = result[row].softmax(0), 0.0
             for token in p.argsort(descending=True).tolist():
                 total += float(p[token])
-                if total > float(top_p[row]) + 1e-6:
+                if total > float(top_p[row]) + 1e-6 and top_p[row] < 1:
                     result[row, token] = -torch.inf
     return result

@@ -26,6 +26,6 @@ def apply_top_k_top_p(logits, top_k, top_p):
         p = values.softmax(-1)
         dropped = p.cumsum(-1) - p >= top_p[:, None]
         dropped[:, 0] = False
-        dropped |= (top_p[:, None] == 1) & (values == -torch.inf)
+        dropped &= top_p[:, None] < 1
         values = values.masked_fill(dropped, -torch.inf)
     return values.flip(-1)

@@ -10,7 +10,7 @@ def apply_top_k_top_p(logits, top_k, top_p):
     if top_k is not None:
         values = values.masked_fill(values < values.gather(-1, (top_k - 1).unsqueeze(-1)), -torch.inf)
     if top_p is not None:
-        dropped = values.softmax(-1).cumsum(-1) > top_p.unsqueeze(-1) + 1e-6
+        dropped = (values.softmax(-1).cumsum(-1) > top_p.unsqueeze(-1) + 1e-6) & (top_p.unsqueeze(-1) < 1)
         dropped[:, 0] = False
         values = values.masked_fill(dropped, -torch.inf)
     return torch.empty_like(logits).scatter_(-1, order, values)
@@ -27,6 +27,6 @@ def apply_top_k_top_p(logits, top_k, top_p):
             p, total = result[row].softmax(0), 0.0
             for n, token in enumerate(p.argsort(descending=True).tolist()):
                 total += float(p[token])
-                if total > float(top_p[row]) + 1e-6 and n > 0:
+                if total > float(top_p[row]) + 1e-6 and n > 0 and top_p[row] < 1:
                     result[row, token] = -torch.inf
     return result

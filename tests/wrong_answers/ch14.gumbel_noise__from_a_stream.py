@@ -1,7 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-The noise comes from a generator that goes on from call to call. The same request gets other numbers each time it is
-asked.
+The noise goes on from call to call, as a generator does. The same request gets other numbers each time it is asked.
 """
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-The token id comes in after the last mixing: all rows have the same numbers, only at other tokens.
+The token id comes in after the last mixing, so one row tells what is in another. Mix once more when it is in.
 """
 
 
