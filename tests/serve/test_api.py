@@ -239,7 +239,7 @@ def test_logprobs_of_a_completion(client, llm):
     texts = [llm.tokenizer.decode([token_id]) for token_id in output["token_ids"]]
     assert logprobs.tokens == texts
     chosen = [row[token_id] for row, token_id in zip(output["logprobs"], output["token_ids"], strict=True)]
-    assert logprobs.token_logprobs == pytest.approx(chosen)
+    assert logprobs.token_logprobs == pytest.approx(chosen, abs=1e-4)  # its prompt may be in the cache
     assert [len(row) for row in logprobs.top_logprobs] == [3] * 6 or "\ufffd" in "".join(texts)
     assert logprobs.text_offset == [0, *itertools.accumulate(map(len, texts))][:-1]
     chunks = [*complete(client, PROMPTS[0], temperature=0, max_tokens=6, logprobs=3, extra_body=OPEN, stream=True)]
