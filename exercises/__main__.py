@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from . import classroom
+
 DESCRIPTION = """\
 The exercises of the nanovllm course. Without a command: what there is to do, and how far you are.
 
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="change nothing; fail with a diff if something is out of step"
     )
     how.add_argument("--run", action="store_true", help="run every notebook again, for fresh outputs")
+    classroom.add_parsers(commands)
     return parser
 
 
@@ -64,6 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "sync":
             return _sync(options)
+        if options.command in classroom.COMMANDS:
+            from .classroom import commands
+
+            return commands.run(options)
         from .kit import terminal  # imports rich and the engine's helpers: too slow before the arguments are right
 
         return terminal.run(options)

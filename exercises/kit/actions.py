@@ -21,6 +21,7 @@ from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
 WEIGHTS = {"preempt": 5, "share": 4, "evict": 3, "release": 3, "refuse": 2, "append": 1}
 STOPPED = "Stopped. Nothing was noted down."
 FIGURES = manifest.ROOT / "notebooks"  # figures.py, the pictures of the notebooks
+SOLUTIONS = manifest.ROOT / "solutions"  # a release for a class has none
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,6 +109,8 @@ def solution(exercise_id: str, now: bool = False) -> Message:
         now: show it in any case.
     """
     workspace, exercise = Workspace(), manifest.get(exercise_id)
+    if not SOLUTIONS.is_dir():
+        return Message(f"{exercise.id}  The solutions of this copy of the course are with your instructor")
     known, answer = workspace.known(exercise), workspace.answer(exercise)
     has_passed = known.get("status") == "passed" and known.get("checked") == checks.fingerprint(answer)
     if not (now or has_passed or known.get("hints", 0) >= 3):

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, TextIO
 
+import psutil
 from tqdm import tqdm
 
 from .assemble import Package, Piece
@@ -40,6 +41,7 @@ MOST_LINES = 30  # of what is printed in a case
 MOST_PRINTS = 4000  # characters of it
 LONGEST_MESSAGE = 300  # characters of an error's own text
 LONGEST_TRACEBACK = 8  # lines, two for each call; an even number of calls
+MEMORY = 4 * 2**30  # bytes that an answer may take, all its processes each
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
 
@@ -199,6 +201,8 @@ def _child(
     import torch
 
     torch.set_num_threads(1)
+    if not torch.cuda.is_available():  # whose driver reserves more addresses than there is memory
+        _limit_memory()
     is_ready = False
     try:
         package.load()
@@ -219,6 +223,16 @@ def _child(
     if os.getpid() == pid:  # and not a copy of this process that the learner's code has made
         sending.send(outcome)
     os._exit(0)  # all is said; taking torch apart in good order would cost more than the whole check
+
+
+def _limit_memory() -> None:
+    """What asks for more gets a MemoryError, before the machine has none left for others."""
+    with suppress(ImportError, ValueError, OSError):  # Windows has no such limits
+        import resource
+
+        used = psutil.Process().memory_info()
+        limit = getattr(used, "data", used.vms) + MEMORY
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _set_alarm(limit: float, stack: TextIO) -> None:
