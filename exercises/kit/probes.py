@@ -41,7 +41,7 @@ def check_tensor(
         tolerance: of the largest number that is expected.
     """
     if not isinstance(got, Tensor):
-        says = "Nothing came back: a return is missing." if got is None else "A tensor is asked for."
+        says = "Nothing came back: a return is missing." if got is None else "One tensor is asked for."
         return check.equal(f"type of {what}", type(got).__name__, "Tensor", says)
     found, wanted = list(got.shape), list(expected.shape)
     same = [text for text, other in (mistakes or {}).items() if list(other.shape) == found != wanted]

@@ -64,8 +64,8 @@ NO_ROW = (
 )
 ERRORS_OF_EMBED = {
     "IndexError": NO_ROW,
-    "NobodyThere": "A rank waits in a collective for others that never come, or are in another one. All ranks have to "
-    "call the same collectives, whichever tokens they hold.",
+    "NobodyThere": "The ranks do not meet: one stays away, is in another collective, or brings a part of another "
+    "shape. Each calls all_reduce once, with a row for every token: zeros, if it does not hold it.",
     "RuntimeError": "Refused by torch: shapes or dtypes do not fit, or a tensor was asked whether it is true. A mask "
     "of [num_tokens] multiplies rows after unsqueeze(-1); masks are joined with & and brackets, not with `and`.",
     "AttributeError": "An attribute was asked for that is not there: the layer has weight, vocab_start, vocab_end, "
@@ -118,9 +118,9 @@ def mistakes_of_embed(table, token_ids, size, rank):
             "Each rank returns its own part alone: the parts were not added up.": alone,
             "This is rank 0's part alone; the parts of all ranks have to be added up.": rank_0,
             "The first row of another rank's part has come with it: a foreign token looks up row 0, and that row was "
-            "not made zero.": summed(table, token_ids, size, filled(lambda r, t: 0)),
+            "not made zero before the sum.": summed(table, token_ids, size, filled(lambda r, t: 0)),
             "The last row of another rank's part has come with it: a foreign token looks up the last row, and that row "
-            "was not made zero.": summed(table, token_ids, size, filled(lambda r, t: per_rank - 1)),
+            "was not made zero before the sum.": summed(table, token_ids, size, filled(lambda r, t: per_rank - 1)),
             "Rows of other ranks' parts have come with it: foreign ids were pressed into the range of rows, and the "
             "rows found there were not made zero.": summed(
                 table, token_ids, size, lambda r, t: min(max(t - r * per_rank, 0), per_rank - 1)
@@ -184,6 +184,9 @@ def mistakes_of_embed(table, token_ids, size, rank):
             [min(i, last) for i in range(len(token_ids))]
         ],
         "The rows of all tokens were added up; each token has its own.": rows.sum(0, keepdim=True),
+        "All is zero: the rank's own rows were made zero, as by a mask the wrong way round, or never looked up.": (
+            torch.zeros_like(rows)
+        ),
     }
     return found
 
@@ -351,8 +354,9 @@ ERRORS_OF_LOADER = {
     "ValueError": "A ValueError, though the table has the right shape: [num_embeddings, the width of param].",
     "RuntimeError": "What is copied has not the shape of its place, or the tensor was viewed though it is not "
     "contiguous. The last ranks have fewer rows to copy than param has, perhaps none.",
-    "IndexError": "Something was asked for that is not there. The last ranks have fewer rows than the others, perhaps "
-    "none, and torch.chunk may make fewer parts than there are ranks.",
+    "IndexError": "Something was asked for that is not there. The rows of param begin at 0 on every rank: row i is "
+    "that of token vocab_start + i. In the table the last ranks have fewer rows than the others, perhaps none, and "
+    "torch.chunk may make fewer parts than there are ranks.",
     "AttributeError": "An attribute was asked for that is not there: the layer has vocab_start, vocab_end, "
     "num_embeddings, num_embeddings_per_rank, weight and group.",
     "TypeError": "Something was given another kind of value than it takes.",
@@ -376,7 +380,7 @@ def mistakes_of_loader(got, table, rank, size, junk):
     found = {
         "This rank has no rows to copy, but its rows have to be made zero; they are as they were."
         if real == 0
-        else "Nothing has arrived in the parameter: what is copied has to go into its memory, param.data.": rows(
+        else "Nothing has arrived in param: every rank copies its own rows, into the memory of param.data.": rows(
             [], junk
         ),
         "The rows beyond the vocabulary are as they were; they have to be zero.": rows(range(start, total), junk),

@@ -144,6 +144,10 @@ MIN_P_RULES = {
         lambda p, top, limit, every, x, row: p >= max(limit, 1e-9) * top
     ),
 }
+SAYS_COLUMNS = {
+    "RuntimeError": "Refused by torch. For each row there is one min_p and one largest probability or logit; they meet "
+    "the tokens of their own row as columns, [num_seqs, 1]: min_p.unsqueeze(-1), and amax(dim=-1, keepdim=True)."
+}
 SAYS_HALF = "Tokens close to the limit are judged wrongly: they are compared in half precision."
 SAYS_EXP = (
     "In float32 the exponential of a logit above 88 is inf, and of one below -104 it is 0: such tokens look all alike. "
@@ -205,6 +209,9 @@ def min_p_mistakes(rows, min_p):
         "Rows are compared with the most likely token of the whole batch; each row has its own.": masked(
             rows, over_all
         ),
+        "The limit is a share of the largest probability of the whole batch; each row has its own.": masked(
+            rows, (chances >= tensor_of(min_p).unsqueeze(-1) * chances.max()).tolist()
+        ),
         "Probabilities came back in place of logits.": chances * kept,
         "Probabilities came back in place of logits.  ": chances.masked_fill(~kept, NONE),
         "Dropped tokens have the logit 0: that is no low one, they can still be drawn. It has to be -inf.": tensor_of(
@@ -227,7 +234,7 @@ def observe_min_p(engine, check, rows, min_p, extra=None, is_transposed=False):
     """`extra` are mistakes of this case."""
     function = engine.get("layers.sampler:apply_min_p")
     is_short = len(rows) * len(rows[0]) < 30
-    says = SAYS_VIEW if is_transposed else {}
+    says = SAYS_VIEW if is_transposed else SAYS_COLUMNS
     check.step(f"logits {rows}, min_p {min_p}" if is_short else f"{len(rows)} rows, min_p {min_p}", says=says)
     expected = min_p_rows(rows, min_p, lambda p, top, limit, *_: p >= limit * top)
 

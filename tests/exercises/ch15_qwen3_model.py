@@ -161,9 +161,9 @@ def attend_mistakes(w, positions, qkv, lengths):
         "attn got the values as keys, too.": looked(q, v, v, lengths).flatten(1),
         "Keys and values have changed places: behind the queries come the keys, and then the values.":
             get(order="qvk"),
-        "k_norm is missing: keys are normalized, too.": get(by={"k": ""}),
-        "q_norm is missing: queries are normalized, too.": get(by={"q": ""}),
-        "Neither queries nor keys were normalized.": get(by={"q": "", "k": ""}),
+        "The keys are not normalized: what k_norm returns has to be used.": get(by={"k": ""}),
+        "The queries are not normalized: what q_norm returns has to be used.": get(by={"q": ""}),
+        "Neither queries nor keys were normalized: what the norms return has to be used.": get(by={"q": "", "k": ""}),
         "Both were normalized with q_norm; keys have a norm of their own.": get(by={"k": "q"}),
         "Both were normalized with k_norm; queries have a norm of their own.": get(by={"q": "k"}),
         "q_norm and k_norm have changed places.": get(by={"q": "k", "k": "q"}),
@@ -693,14 +693,13 @@ def layer_mistakes(p, x, positions):
         "The MLP came first, and then attention.": after_exchanged(p, x),
         "The MLP came first, and then attention, each with the other's norm.":
             (x + m(n1(x))) + a(n2(x + m(n1(x)))),
-        "The MLP is missing.": between,
-        "Attention is missing.": x + m(n2(x)),
+        "Nothing of the MLP is in it: it was left out, or what it returns was not added.": between,
         "Only what attention and the MLP have to add came back, without the stream.":
             alone + m(n2(between)),
         "Attention's result was taken away from the stream.": (x - alone) + m(n2(x - alone)),
         "The result was normalized at the end.": n2(between + m(n2(between))),
         "The result was normalized at the end, with input_layernorm.": n1(between + m(n2(between))),
-        "The normalized copy came back, as fused norms want it, and the MLP is missing.": n2(between),
+        "The normalized copy came back, as fused norms want it, and nothing of the MLP is in it.": n2(between),
         "The norms of both come first: the MLP's input was normalized twice.": between + m(n2(n1(between))),
         "The positions were counted through the step, 0, 1, 2, ...; they are given.": after_at(p, x, counted),
         "All tokens were given the same position.": after_at(p, x, zeros),
@@ -877,9 +876,9 @@ def model_mistakes(s, input_ids, positions):
         return x
 
     found = {
-        "The final norm is missing.": through(layers, x),
-        "The layers are missing: this is the normalized embedding.": norm(x),
-        "The layers and the final norm are missing: this is the embedding.": x,
+        "The stream came back without the final norm: what self.norm returns is asked for.": through(layers, x),
+        "Nothing of the layers is in it, this is the normalized embedding: a layer returns the new stream.": norm(x),
+        "Nothing of the layers and of the norm is in it, this is the embedding: a layer returns the new stream.": x,
         "The layers came in the opposite order.": norm(through(layers[::-1], x)),
         "The layers came in the opposite order, and the final norm is missing.": through(layers[::-1], x),
         "The first layer was used for all.": norm(through([layers[0]] * len(layers), x)),

@@ -1,6 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
-The padding is not cut: where the vocabulary cannot be divided, there are logits of tokens that do not exist.
+The padding is still there: where the vocabulary cannot be divided, there are logits of tokens that do not exist. It is
+cut from the whole, behind the gather; a part alone is never wider than the vocabulary.
 """
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-The final norm is missing: the head reads a normalized stream.
+The stream comes back without the final norm. The head reads what self.norm returns.
 """
 
 
