@@ -41,8 +41,9 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if num_queries == 1:
         return F.scaled_dot_product_attention(q, k, v, scale=scale).flatten(1, 2)
     mask = None
-    if num_queries < num_tokens:
+    if num_queries < num_tokens or scale == 0:
         # `is_causal` lines both sequences up at the first token; a prefix needs it at the last.
+        # And with a scale of 0 it gives nan on a CPU.
         mask = torch.ones(num_queries, num_tokens, dtype=torch.bool, device=q.device)
         mask = mask.tril(num_tokens - num_queries)
     options: Any = {"is_causal": mask is None, "scale": scale, "enable_gqa": True}

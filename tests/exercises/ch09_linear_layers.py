@@ -3,6 +3,7 @@ computed by hand, number by number.
 """
 
 import random
+import re
 from itertools import pairwise
 
 import torch
@@ -23,8 +24,9 @@ def marked(*shape, dtype=torch.float32):
 
 
 def range_of(tensor, dim, first, length):
-    """Some rows or columns of a tensor, taken one by one."""
-    return torch.stack([tensor.select(dim, i) for i in range(first, first + length)], dim)
+    """Some rows or columns of a tensor, as far as there are any."""
+    last = min(first + length, tensor.shape[dim])
+    return tensor.index_select(dim, torch.arange(min(first, last), last))
 
 
 def part_of(tensor, dim, rank, size):
@@ -61,6 +63,11 @@ def mistakes_of_shard(tensor, dim, rank, size):
         "Everything from this part on came back: it ends where the next one begins.": range_of(
             tensor, dim, rank * length, tensor.shape[dim] - rank * length
         ),
+        "The part is too long: it ends where the next one begins. narrow takes a start and a length, no end.": range_of(
+            tensor, dim, rank * length, (rank + 1) * length
+        ),
+        "The parts have `size` rows or columns each. split takes the length of a part, chunk the number of parts, "
+        "which is `size`.": range_of(tensor, dim, rank * size, size),
     }
     if rank * size + length <= tensor.shape[dim]:
         text = "The part begins at rank times the number of parts; it is rank times the length of a part."
@@ -71,10 +78,9 @@ def mistakes_of_shard(tensor, dim, rank, size):
         if other != dim and tensor.shape[other] % size == 0:
             text = f"It was cut along dimension {other}, and dim is {dim}."
             found[text] = part_of(tensor, other, rank, size)
-        elif other != dim and rank * length < tensor.shape[other]:
+        elif other != dim:
             text = f"Dimension {other} was cut, with the length along dim, which is {dim}."
-            last = min(tensor.shape[other], (rank + 1) * length)
-            found[text] = range_of(tensor, other, rank * length, last - rank * length)
+            found[text] = range_of(tensor, other, rank * length, length)
     right, unique = part_of(tensor, dim, rank, size), {}
     for text, wrong in found.items():
         if not any(torch.equal(wrong, other) for other in (right, *unique.values())):
@@ -94,6 +100,9 @@ def check_shard(engine, check, tensor, dim, size, ranks=None, earlier=None):
         mistakes = mistakes_of_shard(before, dim, rank, size)
         if earlier is not None:
             mistakes[KEPT] = part_of(earlier, dim, rank, size)
+        right_shape = part_of(before, dim, rank, size).shape
+        if isinstance(got, torch.Tensor) and got.shape != right_shape:  # a shape alone tells too little
+            mistakes = {text: wrong for text, wrong in mistakes.items() if torch.equal(wrong, got)}
         check_tensor(check, f"part {rank}", got, part_of(before, dim, rank, size), axes, mistakes)
         if not check.true("the tensor stays as it is", torch.equal(tensor, before), "The tensor was changed."):
             return
@@ -206,6 +215,9 @@ class Layer:
             first //= self.heads["q"] // self.heads[kind]  # query heads share KV heads in groups of neighbors
         return list(range(first, first + self.own[kind]))
 
+    def rows(self, kind):
+        return self.head_dim * self.own[kind]
+
     def start_of(self, kind):
         return self.head_dim * sum(self.own[other] for other in KINDS[: KINDS.index(kind)])
 
@@ -275,8 +287,8 @@ class Layer:
                 with_heads(lambda kind, rank: [rank + i for i in range(self.own[kind])])
             ),
             "The rows of the other projections were set to 0; they stay as they are.": {"rest": 0.0},
-            "Heads were taken for rows: the part begins at the row that has the number of its first head. A head has "
-            "head_dim rows.": {
+            "The part begins in the middle of a head: heads were taken for rows, or the number of the first row was "
+            "divided once too often. A head has head_dim rows.": {
                 "rows_of": lambda kind, rank: (
                     [self.heads_of(kind, rank)[0] + i for i in range(self.own[kind] * self.head_dim)]
                 )
@@ -314,7 +326,9 @@ class Layer:
             more = self.param(rank, kinds, is_bias).float()
             found["The heads were added to what was there; they replace it."] = torch.where(more == -1, more, more - 1)
             nothing = self.param(rank, "", is_bias)
-            found["Nothing has arrived in the parameter: what is copied has to go into it, not into a copy."] = nothing
+            found[
+                "Nothing has arrived in the parameter: what is copied has to go into it, not into a copy or a name."
+            ] = nothing
         return found
 
 
@@ -333,6 +347,28 @@ ERRORS_OF_LOADER = {
     "UnboundLocalError": "A name has no value on this path: there are three shard ids.",
     "ZeroDivisionError": "Divided by 0: num_kv_heads is at least 1.",
 }
+
+
+def says_rows(layer, kind, param, error):
+    """What a ValueError means, "" if it may mean several things."""
+    if "evenly" in error:
+        many = kind != "q" and layer.heads[kind] < layer.size
+        return (
+            f"Of {kind} there are fewer heads than ranks: each is held whole, by several ranks, so there are "
+            "tp_size // num_kv_head_replicas different parts."
+            if many
+            else ""
+        )
+    expected, *got = [int(number.group(1)) for number in re.finditer(r"\[(\d+)", error)]
+    own = layer.rows(kind)
+    if got == [own] and expected == len(param):
+        return f"{kind} was copied to the whole parameter. self.shards says which rows of it are those of {kind}."
+    if got == [own]:
+        return "The right number of rows was taken, and their place has another one. self.shards has the first row " \
+            "and how many: a slice ends at the sum of both."  # fmt: skip
+    if kind == "q" and expected == own and got == [own * layer.size // layer.heads["k"]]:
+        return "Queries were shared out as KV heads are, among fewer than all ranks. Only KV heads have replicas."
+    return ""
 
 
 def load(engine, check, layer, kinds="qkv", is_bias=False, ranks=None, turned=False):
@@ -356,7 +392,12 @@ def load(engine, check, layer, kinds="qkv", is_bias=False, ranks=None, turned=Fa
             before = full.clone()
             many = f"{layer.heads[kind]} head{'s' * (layer.heads[kind] > 1)} of {layer.head_dim} rows"
             check.step(f"rank {rank} of {layer.size}: load {kind} into the {what}: {many}", ERRORS_OF_LOADER)
-            linear.weight_loader(param, full, kind)
+            try:
+                linear.weight_loader(param, full, kind)
+            except ValueError as error:
+                if says := says_rows(layer, kind, param, str(error)):
+                    check.step(f"the parameter has {len(param)} rows, of which {kind} has {layer.rows(kind)}", says)
+                raise
             check.true(
                 f"the full {kind} stays as it is", torch.equal(full, before), "The checkpoint's tensor was changed."
             )
@@ -457,11 +498,15 @@ ERRORS_OF_FORWARD = {
     "to call the same collectives, whatever its number.",
     "AttributeError": "An attribute was asked for that is not there: a bias may be None, and self.group has rank, size "
     "and all_reduce.",
-    "RuntimeError": "Refused by torch: shapes that do not fit (x has the columns of this rank's weight, and the "
-    "result output_size features), or a tensor was asked whether it is true, in place of whether it is None.",
+    "RuntimeError": "Refused by torch, shapes that do not fit: x has the columns of this rank's weight, and the "
+    "result output_size features.",
     "TypeError": "Something was given another kind of value than it takes; a bias may be None.",
-    "ValueError": "torch's own collectives were called, where there is no process group: self.group.all_reduce knows "
-    "what to do.",
+}
+IN_ERRORS_OF_FORWARD = {
+    "process group": "torch's own collectives were called, where there is no process group: self.group.all_reduce "
+    "knows what to do.",
+    "evenly": "Something was cut once more: x and the weight are this rank's parts already, and the bias is whole.",
+    "Boolean value": "A tensor was asked whether it is true. Whether there is a bias, `is not None` says.",
 }
 
 
@@ -500,17 +545,25 @@ def forward(engine, check, size, shape, out, has_bias=True, dtype=torch.float32,
         return linears[group.rank](inputs[group.rank])
 
     before = [tensor.clone() for tensor in inputs]
-    with torch.no_grad():
-        done = together(size, run, most=6)
+    try:
+        with torch.no_grad():
+            done = together(size, run, most=6)
+    except Exception as error:
+        for part, says in IN_ERRORS_OF_FORWARD.items():
+            if part in str(error):
+                check.step("an error is raised", says)
+        raise
     parts = [by_hand(full[..., r * width : (r + 1) * width], weight[:, r * width : (r + 1) * width], None)
              for r in range(size)]  # fmt: skip
     expected = by_hand(full, weight, bias)
+    summed = sum(full[..., r * width : (r + 1) * width].double() for r in range(size))
     tolerance = 2e-2 if dtype != torch.float32 else 1e-4
     axes = (*("batch", "token")[3 - len(shape) :], "feature")[-len(shape) :]
     for rank in range(size):
+        of_summed = by_hand(summed, weight[:, rank * width : (rank + 1) * width], None)
         check_tensor(
             check, f"what rank {rank} returns", done.results[rank], expected, axes,
-            mistakes_of_forward(parts, bias, rank, expected), {"the input": before[rank]}, dtype, tolerance,
+            mistakes_of_forward(parts, bias, rank, expected, of_summed), {"the input": before[rank]}, dtype, tolerance,
         )  # fmt: skip
     kinds = [kind for kind, _ in done.calls[0]]
     check.equal("collectives of a rank", kinds, ["all_reduce"], says_collectives)
@@ -531,8 +584,8 @@ def says_collectives(got):
     return "The ranks meet in another collective than an all-reduce."
 
 
-def mistakes_of_forward(parts, bias, rank, expected):
-    """What classic mistakes give on a rank."""
+def mistakes_of_forward(parts, bias, rank, expected, of_summed):
+    """What classic mistakes give on a rank; `of_summed` is its product with the sum of all inputs."""
     size, total = len(parts), sum(parts)
     known = {}
     if size > 1:
@@ -544,6 +597,8 @@ def mistakes_of_forward(parts, bias, rank, expected):
         known["This is rank 0's part alone; the parts of all ranks have to be added up."] = parts[0]
         known["Only numbers of other ranks came together: this rank's part is missing."] = expected - parts[rank]
         known["The parts came side by side; they have to be added up."] = torch.cat(parts, -1)
+        text = "The inputs were added up, which are different features: what has to be added up is the products."
+        known[text] = of_summed if bias is None else of_summed + bias.double()
     if bias is not None:
         add = bias.double()
         known[f"The bias is missing on rank {rank}."] = total

@@ -88,6 +88,11 @@ def store_mistakes(cache, rows, others, slots):
         "The rows lie in the right slots, and in the opposite order.": stored(cache, rows.flip(0), slots),
         "Every row lies one slot too far.": stored(cache, rows, [(s + 1) % (num_blocks * size) for s in slots]),
         "Every row lies one slot too early.": stored(cache, rows, [s - 1 for s in slots]),
+        "All rows lie in the block of the first token. The block is slot // block_size, for each token its own.":
+            stored(cache, rows, [slots[0] // size * size + s % size for s in slots]) if slots else None,
+        "All rows lie in the block of the last token. The block is slot // block_size, for each token its own.":
+            stored(cache, rows, [slots[-1] // size * size + s % size for s in slots])
+            if slots and slots[-1] // size != slots[0] // size else None,
         "All else in the cache was erased.": stored(torch.zeros_like(cache), rows, slots),
         "The whole block was erased before a row was written into it.":
             all_at_once,
@@ -159,8 +164,10 @@ def ask_to_store(engine, check, key, value, slots, shape, dtype=torch.float32):
         f"slot_mapping {slots if len(slots) < 12 else f'of {len(slots)} slots'}",
         {
             "IndexError": "A place was asked for that is not there. A slot counts through all blocks: it is neither a "
-            "block nor a place in a block. slot // block_size is the block, slot % block_size the place in it.",
-            "RuntimeError": None
+            "block nor a place in a block. slot // block_size is the block, slot % block_size the place in it; and the "
+            "block size is k_cache.shape[1].",
+            "RuntimeError": "Shapes do not go together: a row is [num_kv_heads, head_dim], and k_cache[i] is a whole "
+            "block. Of a slot make two indices, block and place, or of both dimensions one, with flatten(0, 1)."
             if key.is_contiguous()
             else "Here the rows of key and value do not lie side by side "
             "in memory: of the tensors only the caches are promised to be contiguous.",
@@ -265,8 +272,8 @@ def attention_mistakes(q, k, v, scale):
     values = v.double()
     group = q.shape[1] // k.shape[1]
     return distinct(right, {
-        "Every query sees all keys, also those of tokens that come after its own: the causal mask is missing.":
-            wrong(scale, lambda i, j, s: True),
+        "Every query sees all keys, also those of tokens that come after its own: the causal mask is missing, or "
+        "without effect.": wrong(scale, lambda i, j, s: True),
         "Query 0 sees one key, query 1 two, and so on. But the queries are the last tokens: query i is token "
         "num_tokens - num_queries + i, and sees as many keys more.": wrong(scale, lambda i, j, s: j <= i),
         "A query does not see its own token's key: of tokens, it sees all before it and itself.":
@@ -376,10 +383,13 @@ def overflows(q, k, v, scale):
             (scores - scores.amax((1, 2), keepdim=True)).exp(),
         "The largest score was taken of hidden keys, too. Where those that are seen are far below it, each exponential "
         "is 0, and 0 / 0 is nan. Hide keys first.": (raw - raw.amax(-1, keepdim=True)).exp() * seen,
-        "The scale is 0 here, and -inf times 0 is nan: scale the scores first, and hide keys then.":
+        "The scale is 0 here, and -inf times 0 is nan: scale the scores first, and hide keys then. (PyTorch's "
+        "is_causal has this flaw, too; a mask has not.)":
             (found.masked_fill(~seen, -INF) * scale).softmax(-1),
         "A query does not see its own token's key, so the first token sees none, and softmax makes nan of that: it "
         "sees all before it and itself.": raw.masked_fill(~seen.tril(len(k) - len(q) - 1), -INF).softmax(-1),
+        "The mask is the other way round: the keys that a query may see are hidden. For the last token these are all, "
+        "and softmax makes nan of that.": raw.masked_fill(seen, -INF).softmax(-1),
     }  # fmt: skip
     wide = v.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
     return {text: torch.einsum("hqk,khd->qhd", e / e.sum(-1, keepdim=True), wide) for text, e in ways.items()}
@@ -698,7 +708,7 @@ def merge_mistakes(scores, values, maximum, total, output):
 LOG_2 = math.log(2.0)
 MERGE_RAISED = {
     "RuntimeError": "Two shapes do not go together. maximum and total have one number a query, scores and output a row "
-    "a query: [:, None] makes a column of the former.",
+    "a query: [:, None] makes a column of the former, and amax(1) takes the largest of each row.",
     "IndexError": "A dimension was asked for that is not there: maximum and total have one dimension, the queries.",
 }
 
@@ -763,6 +773,8 @@ def check_maximum(check, what, found, wanted, mistakes):
     if difference and found.isnan().any():
         return check.equal(what, difference, "as it should be", "There is nan among the maxima.")
     likely = next((text for text, other in mistakes.items() if torch.allclose(found.double(), other)), "")
+    if difference and not likely and (found[wanted == -INF] > -INF).any():
+        likely = "A query that has seen no key yet got a maximum that is not -inf: it stays -inf, below every score."
     if difference and not likely and wanted.isfinite().all() and found.isfinite().all():
         likely = looks_like(found, wanted, ("query",))
     return check.equal(what, difference or "as it should be", "as it should be", likely)
@@ -984,6 +996,16 @@ COUNTED_TWICE = (
 )
 
 
+BESIDE_THE_TABLE = (
+    "The table was read behind its end. It has an entry for each block, and none for a token: tl.load(table_ptr + i) "
+    "wants the number of a block in the sequence, from 0 to tl.cdiv(num_tokens, BLOCK_SIZE) - 1."
+)
+SHAPES_IN_KERNEL = (
+    "Two shapes do not go together: one has a number for each place of a block, the other for each feature. Summing a "
+    "tile over axis=1 leaves the places, over axis=0 the features."
+)
+
+
 def first_outside(table, num_tokens, size, num_kv_heads, head_dim, num_blocks):
     """The first number beside the cache that head 0 reads with positions in the place of places; None if there is none.
 
@@ -1071,6 +1093,12 @@ def ask_kernel(engine, check, num_heads, num_kv_heads, head_dim, size, table, nu
         outside = first_outside(table, num_tokens, size, num_kv_heads, head_dim, num_blocks)
         if f"number {outside} is read" in str(error):
             check.step("a number beside the cache is read", {"OutsideError": COUNTED_TWICE})
+        if str(error).startswith("table_ptr"):
+            check.step(f"the table has {len(table)} entries", BESIDE_THE_TABLE)
+        raise
+    except Exception as error:
+        if any(words in f"{error} {error.__cause__}" for words in ("incompatible dimensions", "must match the size")):
+            check.step(f"a tile has {size} places of {head_dim} features", SHAPES_IN_KERNEL)
         raise
     k, v = (looked_up(cache, table, num_tokens) for cache in (k_cache, v_cache))
     right = attention(q[None], k, v, scale)[0]

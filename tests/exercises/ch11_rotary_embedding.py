@@ -94,6 +94,10 @@ TURNS = {
         lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s),
     "The first feature was computed from the new second one. Both need the old pair, so keep it until both are there.":
         lambda a, b, c, s: (a * c - (b * c + a * s) * s, b * c + a * s),
+    "The second feature is first * cos + second * sin here: the two have changed places. It is second * cos + first * "
+    "sin.": lambda a, b, c, s: (a * c - b * s, a * c + b * s),
+    "The first feature is second * cos - first * sin here: the two have changed places. It is first * cos - second * "
+    "sin.": lambda a, b, c, s: (b * c - a * s, b * c + a * s),
     "The second feature of each pair has the opposite sign: it is second * cos + first * sin.":
         lambda a, b, c, s: (a * c - b * s, -b * c - a * s),
     "The first feature of each pair has the opposite sign: it is first * cos - second * sin.":
@@ -148,9 +152,16 @@ def known_mistakes(x, angles):
         )
         found["Every pair is rotated by the angle of pair 0."] = rotated(x, [[a[0]] * len(a) for a in angles])
         found["The angles belong to the pairs in the opposite order."] = rotated(x, [a[::-1] for a in angles])
+    num_tokens, num_heads, d = x.shape
+    found[OTHER_DIMENSION] = torch.zeros(num_tokens, 2 * num_heads, d // 2)
+    found[ONE_MORE] = torch.zeros(num_tokens, num_tokens, num_heads, d)
     return {text: tensor.float() for text, tensor in found.items()}
 
 
+OTHER_DIMENSION = (
+    "Features are the last dimension: the halves were put together along another one, or the dimensions were exchanged."
+)
+ONE_MORE = "cos and sin have a dimension of size 1 for the heads already; with one more, every token meets all others."
 RAISED = {
     "RuntimeError": "The shapes do not fit together: x is [num_tokens, num_heads, head_dim], cos and sin are "
     "[num_tokens, 1, head_dim / 2]. Halves of the last dimension of x fit to them as they are.",
@@ -437,6 +448,8 @@ def while_a_model_is_made(engine, check):
     )
     has_form = isinstance(got, torch.Tensor) and got.dtype == torch.float32 and got.shape == right.shape
     is_right = has_form and torch.allclose(got.double(), right.double(), atol=1e-3)
+    if isinstance(got, torch.Tensor) and got.dtype != torch.float32 and torch.equal(got, right.to(got.dtype)):
+        says = "The table is right, and was then brought to bfloat16. It is float32, whatever torch's default dtype is."
     check.true("the table is right, and float32", is_right, says)
 
 
@@ -508,6 +521,13 @@ def counted_from_jumps(positions):
     return found
 
 
+def by_rows(x, rows):
+    """Every pair rotated; rows[t] has the cosines and the sines of token t's pairs, whatever they are."""
+    first, second = x.float().chunk(2, -1)
+    cos, sin = (torch.tensor([row[n] for row in rows]).unsqueeze(1) for n in (0, 1))
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
 class Bench:
     """A rotary embedding whose table the grader has made."""
 
@@ -555,6 +575,11 @@ class Bench:
         angles = [[p * speed for speed in speeds] for p in positions]
         exchanged = "cos and sin have changed places: the table has the cosines first."
         found[exchanged] = rotated(x, angles, lambda a, b, c, s: (a * s - b * c, b * s + a * c)).float()
+        rows = [[math.cos(a) for a in row] + [math.sin(a) for a in row] for row in angles]
+        found["Cosines and sines were taken from a row in turn. First come all cosines, then all sines."] = by_rows(
+            x, [(row[0::2], row[1::2]) for row in rows]
+        )
+        found[ONE_MORE] = torch.zeros(n, n, *x.shape[1:])
         found |= {(EXCHANGED if is_exchanged else REPEATED): other.float()}
         if earlier:
             found = {KEPT: self.turned(x, earlier).float()} | found
@@ -562,6 +587,7 @@ class Bench:
 
 
 EXCHANGED = "It has as many heads as the other one of the two: queries come back first, then keys."
+TWICE = "These are the rotated {other} once more, in the place of the {name}."
 REPEATED = "It has as many heads as the other one of the two. Both keep their own: that heads share keys comes later."
 KEPT = "The positions are those of the step before, which had as many tokens. Nothing is kept between steps."
 FORWARD_RAISED = {
@@ -592,6 +618,10 @@ def ask_forward(bench, positions, text, heads=(3, 2), dtype=torch.float32, toler
     for name, got, x, other in zip(("queries", "keys"), result, before, before[::-1], strict=True):
         is_clear = len(set(positions)) > 1 or positions[0]
         mistakes = bench.mistakes(x, other, positions, is_exchanged, earlier) if is_clear else {}
+        again = bench.right(other, positions)
+        can_tell = isinstance(got, torch.Tensor) and got.shape == again.shape != x.shape and not is_exchanged
+        if can_tell and torch.allclose(got.float(), again, atol=1e-2):
+            mistakes = {TWICE.format(name=name, other="queries" if name == "keys" else "keys"): again}
         inputs = {f"the {name}": x.float()} if any(positions) else {}
         check_tensor(check, f"the {name}", got, bench.right(x, positions), AXES, mistakes, inputs, dtype, tolerance)
     check.true("q and k are as they were", torch.equal(q, before[0]) and torch.equal(k, before[1]),

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-Ranks are counted from 1 here. They begin at 0, and the last one would get nothing.
+Ranks are counted from 1 here: rank 1 gets the first part, which is that of rank 0.
 """
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 DIAGNOSIS = """
-The heads are copied into a copy of the parameter's rows. The parameter itself stays as it was.
+The parameter itself stays as it was: the heads went into a copy of its rows, or were only given a name.
 """
 
 

@@ -1,6 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
-Every query sees all keys, also those of tokens that come after its own: the causal mask is missing.
+Every query sees all keys, also those of tokens that come after its own: the causal mask is missing,
+or without effect.
 """
 
 
