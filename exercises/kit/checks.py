@@ -99,7 +99,7 @@ def difference(expected: str, got: str) -> str:
     except (ValueError, SyntaxError, MemoryError):
         return ""
     if found is None:
-        return "None came back: nothing was returned."
+        return "None: perhaps something was not returned, or not set."
     if type(wanted) is type(found) is int and abs(wanted - found) == 1:
         return f"one too {'many' if found > wanted else 'few'}"
     if not type(wanted) is type(found) is list or len(wanted) < 2:

@@ -588,7 +588,7 @@ def test_an_empty_body_gets_no_diagnosis(body):
         ("[1, 2]", "[1, 2, 2, 4]", "4 should not be there"),
         ("[1, 1]", "[1]", ""),
         ("4", "5", "one too many"),
-        ("4", "None", "None came back: nothing was returned."),
+        ("4", "None", "None: perhaps something was not returned, or not set."),
         ("True", "False", ""),
         ("4", "<object at 0>", ""),
     ],

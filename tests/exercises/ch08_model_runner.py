@@ -78,7 +78,7 @@ def says_slots(table, size, start, end, cached=0, before=()):
 
     def says(got):
         if got is None:
-            return "None came back: nothing was returned."
+            return "None came back. A list is promised, without a table an empty one."
         if not isinstance(got, list):
             return f"A {type(got).__name__} came back, and a list was promised."
         if any(isinstance(slot, list | tuple | range) for slot in got):
@@ -103,6 +103,9 @@ def says_slots(table, size, start, end, cached=0, before=()):
         for other, slots in before:
             if got == slots:
                 return f"They were right for the table {other}, which was asked about before. The table is another now."
+        for other in {16, 256} - {size}:
+            if end <= len(table) * other and got == slots_of(table, other, start, end):
+                return f"These are the slots in blocks of {other}. The runner's have {size}: self.block_size says it."
         k = next(k for k, (one, other) in enumerate(zip(got, wanted, strict=True)) if one != other)
         return says_one(start + k, got[k])
 
@@ -430,6 +433,9 @@ def says_ids(got, facts):
     if got == everything and got != facts.ids:
         return "These are all tokens of the sequences. The step computes only those that are scheduled."
     rest = [t for tokens, (start, _) in zip(facts.tokens, facts.spans, strict=True) for t in tokens[start:]]
+    parts = [t[slice(*span)] for t, span in zip(facts.tokens, facts.spans, strict=True)]
+    if only := says_one_of_them("tokens", got, parts):
+        return only
     if got == rest:
         return "A prompt that is cut is computed only in part: num_scheduled_tokens says how many of its tokens."
     if len(got) < len(facts.ids):
@@ -455,9 +461,24 @@ def says_positions(got, facts):
         return "The positions begin at 0, though tokens before these are cached: the text has begun earlier."
     if got == [p + 1 for p in facts.positions]:
         return "All positions are one too large: the first token of a text has position 0."
+    if only := says_one_of_them("positions", got, [list(range(*span)) for span in facts.spans]):
+        return only
+    if got == [p for seq in facts.seqs for p in range(seq.num_cached_tokens, seq.num_scheduled_tokens)]:
+        return (
+            "These come if the positions end at num_scheduled_tokens. That is how many tokens are computed, and the "
+            "cached ones come before them: the end is num_computed_after_step."
+        )
     if len(got) != len(facts.positions):
         return f"There are {len(facts.positions)} tokens in the step and {len(got)} positions: one for each token."
     return "The position of a token says where it is in its own text, counted from 0."
+
+
+def says_one_of_them(what, got, parts):
+    """Whether only those of one sequence came, because each is put in the place of the one before, or a loop ends."""
+    if len(parts) < 2 or got not in (parts[0], parts[-1]):
+        return ""
+    which = "one" if parts[0] == parts[-1] else "the first" if got == parts[0] else "the last"
+    return f"Only the {what} of {which} sequence are here."
 
 
 def says_slot_mapping(got, facts, size):
@@ -468,8 +489,9 @@ def says_slot_mapping(got, facts, size):
         whole = [s for t, (_, end) in zip(tables, facts.spans, strict=True) for s in slots_of(t, size, 0, end)]
         if got == whole:
             return "The slots begin with those of the cached tokens, which are not computed, and must not be written."
-        if got == slots_of(tables[-1], size, *facts.spans[-1]):
-            return "Only the slots of the last sequence are here."
+        parts = [slots_of(table, size, *span) for table, span in zip(tables, facts.spans, strict=True)]
+        if only := says_one_of_them("slots", got, parts):
+            return only
         return f"The step computes {len(facts.ids)} tokens, and {len(got)} slots are here: one for each token."
     return "These are not the slots of the tokens that are computed: self.slots(seq, start, end) gives them."
 
@@ -666,6 +688,9 @@ def says_decode_slots(got, facts):
          [table[-1] + (n - 1) % facts.size for table, n in pairs]),
         ("The place in the block is missing: these are the first slots of the last blocks.",
          [table[-1] * facts.size for table, _ in pairs]),
+        ("The whole position is added to the first slot of the last block. Of the position only the place in its "
+         "block counts there: position % block_size.",
+         [table[-1] * facts.size + n - 1 for table, n in pairs]),
         ("These are the places in the blocks; which block it is, is missing.",
          [(n - 1) % facts.size for _, n in pairs]),
     ):  # fmt: skip

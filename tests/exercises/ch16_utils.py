@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import random
+import re
 import struct
 import weakref
 from collections.abc import Set
@@ -104,8 +105,8 @@ ERRORS_OF_READ = {
     "by how many bytes were read.",
     "TypeError": "Something was given another kind of value than it takes: a dtype is one of DTYPES, a shape is a "
     "list, and may be empty.",
-    "AttributeError": "Something was asked of the file that it need not have: read(count) and seek(position) are "
-    "promised. Where the numbers begin can be computed.",
+    "AttributeError": "Something was asked for that is not there. Of the file read(count) and seek(position) are "
+    "promised, and where the numbers begin can be computed; what torch calls a dtype of the header, DTYPES says.",
 }
 
 
@@ -162,6 +163,10 @@ def read_all(engine, check, entries, text, **options):
     file = SpiedFile(data)
     result = engine.get("labs:read_safetensors")(file)
     if not check.true("what it returns can be iterated", hasattr(result, "__iter__"), "It returns nothing to iterate."):
+        return
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], str)
+    says = "One pair came back, and an iterator over all pairs was promised: return ends the function, yield does not."
+    if not check.true("pairs come back, and not one pair", not is_pair, says):
         return
     expected = expected_of(entries)
     got = as_lists(itertools.islice(result, 50))
@@ -321,6 +326,11 @@ def says_resolved(name, packed, expected):
             return "The two are in the wrong order: the name first, then the shard id."
         if not packed:
             return f"packed is empty here, so {name} is a whole parameter. {found!r} and {found_shard!r} came back."
+        if not told and got == by_expression(name, packed):
+            return (
+                f"{found!r} comes out if the name is searched with a regular expression in which a dot stands for any "
+                "character: re.escape makes it a dot."
+            )
         if not told:
             return (
                 f"No part stands between two dots in {name}, so it is a whole parameter: its own name, and None. "
@@ -330,14 +340,26 @@ def says_resolved(name, packed, expected):
             return "The name was looked up once more after it had changed: a packed module may be called like a part."
         if found == name and found_shard is None:
             zero = " Mind that its shard id is 0, which is false in an `if`." if shard == 0 else ""
-            return f"The part in {name} was not found: it stands between two dots.{zero}"
+            return f"{name} came back as it is, as a whole parameter, and a part stands in it between two dots.{zero}"
         if found == name:
             return f"The shard id of {name} is right, and the name is still that of the part."
+        if isinstance(found, str) and found != wanted and found.replace(".", "") == wanted.replace(".", ""):
+            return f"{found!r} came back for {name}: only the dots are wrong. Those around the part stay in the name."
+        if (found, found_shard) == (name.replace(f".{next(iter(told))}.", f".{shard}."), packed[next(iter(told))][0]):
+            return "The pair in packed is taken the wrong way round: it is (name of the packed module, shard id)."
         if found != wanted:
             return f"{name} is for the parameter {wanted}, and {found!r} came back: only the part changes its name."
         return f"The parameter is right, the shard id is not: packed says {shard!r}, and {found_shard!r} came back."
 
     return says
+
+
+def by_expression(name, packed):
+    """What comes of a search in which the dots stand for any character."""
+    for part, (module, shard) in packed.items():
+        if re.search(f".{part}.", name):
+            return re.sub(f".{part}.", f".{module}.", name), shard
+    return name, None
 
 
 def looked_up_on(name, packed):
@@ -546,8 +568,26 @@ def as_sorted(values):
     return sorted(values, key=repr) if isinstance(values, set | frozenset | list | tuple | dict) else repr(values)
 
 
+class Once:
+    """Pairs that can be read once; takes down how often their end was reached."""
+
+    def __init__(self, pairs):
+        self.pairs, self.ends = iter(pairs), 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return next(self.pairs)
+        except StopIteration:
+            self.ends += 1
+            raise
+
+
 def load(engine, check, model, pairs, text, missing=(), unknown=()):
     """Load, and look at the books and at what the parameters hold."""
+    pairs = Once(pairs)
     check.step(text, ERRORS_OF_LOAD)
     before = dict(model.params)
     result = engine.get("utils.loader:load_weights")(model.params, model.packed, pairs)
@@ -555,6 +595,8 @@ def load(engine, check, model, pairs, text, missing=(), unknown=()):
     if not check.true("two things come back", isinstance(result, tuple | list) and len(result) == 2, says_two(result)):
         return
     says = says_missing(list(missing), list(unknown), as_sorted(result[1]))
+    if pairs.ends > 1 and not model.log:
+        says = "`weights` is read a second time, and nothing is loaded: it can be read once, and is empty then."
     check.equal("missing", as_sorted(result[0]), as_sorted(list(missing)), says)
     check.equal("unknown", as_sorted(result[1]), as_sorted(list(unknown)), says_unknown(list(unknown)))
     for what, value, kind in (("missing", result[0], Set), ("unknown", result[1], list)):

@@ -96,6 +96,8 @@ MOVE_MISTAKES = {
     "only the next kernel counted as a later one": {"writes": "next"},
     "a tensor were written once for each kernel that uses it": {"writes": "each reader"},
     "an output that a later kernel uses were written twice": {"writes": "twice"},
+    "a tensor were written once for each kernel that uses it, and once more as an output": {"writes": "each and twice"},
+    "only the first kernel counted, as where a return stands inside the loop": {"kernels_counted": 1},
     "a kernel wrote what its last operation makes, and nothing else": {"writes": "last operation"},
     "a kernel wrote what its last operation makes, if somebody wants it, and nothing else": {"writes": "last wanted"},
     "what is used anywhere, if only inside its own kernel, were written": {"writes": "used anywhere"},
@@ -110,14 +112,15 @@ MOVE_MISTAKES = {
 }
 
 
-def move_formula(kernels, sizes, outputs, alone=False, reads="right", writes="right", unit="", factor=1):
+def move_formula(kernels, sizes, outputs, alone=False, reads="right", writes="right", unit="", factor=1,
+                 kernels_counted=None):  # fmt: skip
     """The bytes, with some mistakes in them."""
     if alone:
         kernels = [[operation] for kernel in kernels for operation in kernel]
     sizes = dict.fromkeys(sizes, 1) if unit == "count" else sizes
     all_made = {name for kernel in kernels for _, name in kernel}
     read, written, seen, inside, different = [], [], set(), set(), 0
-    for i, kernel in enumerate(kernels):
+    for i, kernel in enumerate(kernels[:kernels_counted]):
         made, used = [name for _, name in kernel], [name for names, _ in kernel for name in dict.fromkeys(names)]
         need = [name for name in dict.fromkeys(used) if name not in made]
         later = [[name for names, _ in other for name in names] for other in kernels[i + 1 :]]
@@ -151,6 +154,7 @@ def move_formula(kernels, sizes, outputs, alone=False, reads="right", writes="ri
             "next": [n for n in made if n in outputs or (later and n in later[0])],
             "each reader": [n for n in made for _ in range(max(readers[n], int(n in outputs)))],
             "twice": [n for n in made for _ in range(int(bool(readers[n])) + int(n in outputs))],
+            "each and twice": [n for n in made for _ in range(readers[n] + int(n in outputs))],
             "last operation": made[-1:],
             "last wanted": [n for n in made[-1:] if readers[n] or n in outputs],
             "last too": [n for n in made if readers[n] or n in outputs or n == made[-1]],
@@ -375,6 +379,10 @@ END_MISTAKES = {
     "only the first call took time": lambda la, ke: sum(la[:1]) + sum(ke),
     "only calls took time": lambda la, ke: sum(la),
     "only the last kernel came after the calls": lambda la, ke: sum(la) + sum(ke[-1:]),
+    "a kernel that waits for its call were done when that call returns": lambda la, ke: max(
+        sum(la), path(la, ke, early=True)
+    ),
+    "only the first pair counted, as where a return stands inside the loop": lambda la, ke: sum(la[:1]) + sum(ke[:1]),
     "a kernel could begin when its call begins": lambda la, ke: path(la, ke, early=True),
     "each kernel and its own call ran at the same time, and the longer counted": lambda la, ke: sum(map(max, la, ke)),
     "a kernel could begin before the one before it is done": lambda la, ke: max(
@@ -458,6 +466,7 @@ def as_seconds(got):
 END_PROBES = [
     ([10.25, 3, 0, 41.5, 2, 0, 7], [20, 0, 5.75, 3, 19, 11, 0]),
     ([31, 7, 55.5, 4, 4, 60, 2], [13.25, 40, 0, 17, 2, 3, 29]),
+    ([9, 2.5, 30, 4, 70.25], [21, 6, 11.5, 3, 1.75]),  # ends with a call
 ]
 
 

@@ -1,7 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
-You add up calls and kernels, as if the CPU waited for each kernel before it launched the next. It does not: it puts
-them into a queue and goes on.
+You add up all calls and all kernels, as if CPU and GPU never worked at the same time. The CPU puts a kernel into the
+queue and goes on; the GPU begins as soon as one is there, and does not wait for the calls that come later.
 """
 
 
