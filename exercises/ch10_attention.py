@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 930dbc4aad9b
+# derived: 117392f3485f
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -29,7 +29,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q: [num_queries, num_heads, head_dim], the queries of the last `num_queries` tokens.
         k, v: [num_tokens, num_kv_heads, head_dim], with num_tokens >= num_queries. Query head h
             looks at KV head h // (num_heads // num_kv_heads).
-        scale: factor of the scores; with 0 all keys that are seen count the same.
+        scale: factor of the scores, above 0.
 
     Returns:
         [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm, nor do

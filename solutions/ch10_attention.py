@@ -28,7 +28,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q: [num_queries, num_heads, head_dim], the queries of the last `num_queries` tokens.
         k, v: [num_tokens, num_kv_heads, head_dim], with num_tokens >= num_queries. Query head h
             looks at KV head h // (num_heads // num_kv_heads).
-        scale: factor of the scores; with 0 all keys that are seen count the same.
+        scale: factor of the scores, above 0.
 
     Returns:
         [num_queries, num_heads, head_dim], in the dtype of q. Scores of any size do no harm, nor do
@@ -41,9 +41,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if num_queries == 1:
         return F.scaled_dot_product_attention(q, k, v, scale=scale).flatten(1, 2)
     mask = None
-    if num_queries < num_tokens or scale == 0:
+    if num_queries < num_tokens:
         # `is_causal` lines both sequences up at the first token; a prefix needs it at the last.
-        # And with a scale of 0 it gives nan on a CPU.
         mask = torch.ones(num_queries, num_tokens, dtype=torch.bool, device=q.device)
         mask = mask.tril(num_tokens - num_queries)
     options: Any = {"is_causal": mask is None, "scale": scale, "enable_gqa": True}

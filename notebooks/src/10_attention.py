@@ -497,7 +497,7 @@ figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f
 # ## Change it
 #
 # * Draw `attention_maps` of other heads. Which of the 32 look one token back? (`maps[...].diagonal(-1).mean()`)
-# * Multiply `scale` by 4 in your attention, and by 0. What does the model write? (The check fails then, so name it:
+# * Multiply `scale` by 4 in your attention, and by 0.01. What does the model write? (The check fails then, so name it:
 #   `write(mine("ch10.causal_attention"))`.)
 # * `PagedGather(**attention_work.walked(layer=2, head=3))`: which block decides?
 # * Run `merge_tile` over the tiles in the opposite order. What stays, what changes on the way?

@@ -383,9 +383,6 @@ def overflows(q, k, v, scale):
             (scores - scores.amax((1, 2), keepdim=True)).exp(),
         "The largest score was taken of hidden keys, too. Where those that are seen are far below it, each exponential "
         "is 0, and 0 / 0 is nan. Hide keys first.": (raw - raw.amax(-1, keepdim=True)).exp() * seen,
-        "The scale is 0 here, and -inf times 0 is nan: scale the scores first, and hide keys then. (PyTorch's "
-        "is_causal has this flaw, too; a mask has not.)":
-            (found.masked_fill(~seen, -INF) * scale).softmax(-1),
         "A query does not see its own token's key, so the first token sees none, and softmax makes nan of that: it "
         "sees all before it and itself.": raw.masked_fill(~seen.tril(len(k) - len(q) - 1), -INF).softmax(-1),
         "The mask is the other way round: the keys that a query may see are hidden. For the last token these are all, "
@@ -408,9 +405,6 @@ RAISED = {
     "RuntimeError": "Two shapes do not go together. q has more heads than k and v: each KV head serves a group. "
     "Heads come second in what is given, and matrix products work on the last two dimensions.",
 }
-
-
-NO_SCALE = "The scale is 0 here, and was taken for none: the scores were scaled by 1 / sqrt(head_dim)."
 
 
 def says_of_half(got, mistakes):
@@ -450,11 +444,8 @@ def ask_attention(engine, check, q, k, v, scale):
                 check.equal("output", kinds, "no nan", likely[0] if len(likely) == 1 else
                             "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way.")  # fmt: skip
                 return
-            if scale == 0:
-                mistakes = {NO_SCALE: attention(*before, q.shape[2] ** -0.5)}
-            else:
-                mistakes = attention_mistakes(*before, scale)
-                mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}
+            mistakes = attention_mistakes(*before, scale)
+            mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}
         check_tensor(check, "output", got, right, ("query", "head", "feature"), mistakes, dtype=q.dtype)
     same = all(torch.equal(one, other) for one, other in zip((q, k, v), before, strict=True))
     check.true("q, k and v are as they were", same, "They are only read, and one of them has changed.")
@@ -536,13 +527,6 @@ def huge_scores(engine: Engine, check: Check) -> None:
     """Scores of some ten thousands, above and below 0."""
     q, k, v = heads(4, 6, 4, 2, 4, seed=60)
     ask_attention(engine, check, 400 * q, 100 * k, v, 0.5)
-
-
-@case("ch10.causal_attention")
-def a_scale_of_0(engine: Engine, check: Check) -> None:
-    """The scale is 0: all scores are the same, and a query takes the mean of all values that it sees."""
-    if is_right_elsewhere(engine):  # two spellings of a mistake may differ where something is divided by 0
-        ask_attention(engine, check, *heads(3, 5, 4, 2, 3, seed=15), 0.0)
 
 
 @case("ch10.causal_attention")
