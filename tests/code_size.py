@@ -36,7 +36,7 @@ ROOMS = (
     ("beside the engine", ("nanovllm/engine/trace.py", "nanovllm/engine/beam_search.py", "nanovllm/measure.py")),
     ("levers", ("nanovllm/levers",)),
     # What was recorded, and what must hold of it: no pictures.
-    ("recorder", ("nanovllm/viz/trace.py", "nanovllm/viz/record.py")),
+    ("recorder", ("nanovllm/viz/trace.py", "nanovllm/viz/replay.py", "nanovllm/viz/record.py")),
     # One picture each, of one chapter, drawn with the vocabulary of the others.
     ("chapter widgets", tuple(f"nanovllm/viz/{name}.py" for name in CHAPTER_WIDGETS)),
     ("viz", ("nanovllm/viz",)),

@@ -4,13 +4,14 @@ The layout, logical blocks beside physical ones with the change marked, is that 
 PagedAttention (2023).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of, fit, ink_on
-from .shapes import EMPTY, FREE, ROW, SLOT_HEIGHT, LegendItem, Style, block, tag
+from .replay import COMPUTE, Moment, replay
+from .shapes import EMPTY, FREE, ROW, SLOT_HEIGHT, LegendItem, Style, badge, block, tag
 from .timeline import REASONS, lane_legend
-from .trace import Trace, name_of, owners, state_before, tokens_of
+from .trace import State, Trace, name_of, owners, state_before, tokens_of
 
 WIDTH = 612.0  # of the pool; lanes and tables beside each other have the same
 TABLES_WIDTH = 282.0
@@ -23,55 +24,83 @@ MANY_BLOCKS = 24  # more are drawn small
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def describe_step(trace: Trace, i: int) -> str:
-    """What happened in a step, in sentences made from its events."""
+def describe_step(trace: Trace, i: int, quiet: tuple[str, ...] = ("arrive", "hash")) -> str:
+    """What happened in a step, in sentences made from its events, but for those of the `quiet` kinds."""
+    told = [text for text, events in tell_step(trace, i) if not events or events[0]["event"] not in quiet]
+    return ". ".join(told) + "."
+
+
+def tell_step(trace: Trace, i: int) -> list[tuple[str, list[dict[str, Any]]]]:
+    """What happened in a step: sentences without their full stop, each with the events of which it tells.
+
+    The sentence without events says what was computed; `sentence_of` finds those of the others.
+    """
     step = trace["steps"][i]
     work = ", ".join(f"{name_of(trace, item['seq'])} {_tokens(item['n'])}" for item in step["scheduled"])
     if step["kind"] == "error":
-        return "The engine stopped here."
+        return [("The engine stopped here", [])]
     start = {"init": "Start: nothing has been computed yet", "prefill": "Prefill", "decode": "Decode"}[step["kind"]]
     if i and step["kind"] == "init":
         start = "A step was interrupted: the cache is empty, and whoever is left waits with the tokens it has"
-    sentences = [f"{start}: {work}" if work else start, *_describe_blocks(trace, step), *_describe_rest(trace, step)]
-    return ". ".join(sentences) + "."
+    told: list[tuple[str, list[dict[str, Any]]]] = [(f"{start}: {work}" if work else start, [])]
+    arrived, hashed = ([e for e in step["events"] if e["event"] == kind] for kind in ("arrive", "hash"))
+    if arrived:
+        names = ", ".join(name_of(trace, event["seq"]) for event in arrived)
+        told.insert(0, (f"{names} {'arrive' if len(arrived) > 1 else 'arrives'}", arrived))
+    told += [*_tell_blocks(trace, step), *_tell_rest(trace, step)]
+    return [*told, (f"Full and hashed: {_blocks(hashed)}", hashed)] if hashed else told
+
+
+def sentence_of(trace: Trace, i: int, event: dict[str, Any]) -> str:
+    """The sentence of `tell_step` that tells of an event, or of what was computed."""
+    is_work = event["event"] == COMPUTE
+    found = (
+        text for text, events in tell_step(trace, i) if any(e is event for e in events) or (is_work and not events)
+    )
+    return next(found, "")
 
 
 def _tokens(n: int) -> str:
     return f"{n} token" if n == 1 else f"{n} tokens"
 
 
-def _describe_blocks(trace: Trace, step: dict[str, Any]) -> list[str]:
+def _blocks(events: list[dict[str, Any]]) -> str:
+    return ", ".join(f"#{event['block']}" for event in events)
+
+
+def _tell_blocks(trace: Trace, step: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Who got which blocks, one sentence a sequence."""
-    sentences = []
+    told: list[tuple[str, list[dict[str, Any]]]] = []
     cached = {event["seq"]: event["cached"] for event in step["events"] if event["event"] == "admit"}
     for seq_id in dict.fromkeys(event["seq"] for event in step["events"]):
-        mine = [event for event in step["events"] if event["seq"] == seq_id]
-        shared = [f"#{event['block']}" for event in mine if event["event"] == "share"]
-        new = [f"#{event['block']}" for event in mine if event["event"] == "append"]
+        mine = [e for e in step["events"] if e["seq"] == seq_id and e["event"] in ("share", "append", "admit")]
+        shared, new = ([event for event in mine if event["event"] == kind] for kind in ("share", "append"))
         parts = []
         if shared:
-            parts.append(f"finds {_tokens(cached.get(seq_id, 0))} in the cache ({', '.join(shared)})")
+            parts.append(f"finds {_tokens(cached.get(seq_id, 0))} in the cache ({_blocks(shared)})")
         if new:
-            parts.append(f"takes {'blocks' if len(new) > 1 else 'block'} {', '.join(new)}")
+            parts.append(f"takes {'blocks' if len(new) > 1 else 'block'} {_blocks(new)}")
         if parts:
-            sentences.append(f"{name_of(trace, seq_id)} {' and '.join(parts)}")
-    evicted = [f"#{event['block']}" for event in step["events"] if event["event"] == "evict"]
+            told.append((f"{name_of(trace, seq_id)} {' and '.join(parts)}", mine))
+    evicted = [event for event in step["events"] if event["event"] == "evict"]
     if evicted:
-        sentences.append(f"What {', '.join(evicted)} had cached is lost")
-    return sentences
+        told.append((f"What {_blocks(evicted)} had cached is lost", evicted))
+    return told
 
 
-def _describe_rest(trace: Trace, step: dict[str, Any]) -> list[str]:
-    sentences = []
+def _tell_rest(trace: Trace, step: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    told = []
     for event in step["events"]:
-        name = name_of(trace, event["seq"])
-        if event["event"] == "refuse":
-            sentences.append(f"{name} has to wait: {REASONS.get(event['reason'], event['reason'])}")
-        elif event["event"] == "preempt":
-            sentences.append(f"{name} is preempted: it gives its blocks back and waits")
-        elif event["event"] == "finish":
-            sentences.append(f"{name} is finished ({event['reason']})")
-    return sentences
+        kind, reason = event["event"], event.get("reason")
+        words = {
+            "refuse": f"has to wait: {REASONS.get(str(reason), reason)}",
+            "preempt": "is preempted: it gives its blocks back and waits",
+            "finish": f"is finished ({reason})",
+        }
+        if kind in words:
+            given = [e for e in step["events"] if e["event"] == "release" and e["seq"] == event["seq"]]
+            told.append((f"{name_of(trace, event['seq'])} {words[kind]}", [event, *given]))
+    return told
 
 
 def find_bookmarks(trace: Trace) -> dict[str, int]:
@@ -136,26 +165,49 @@ def block_contents(trace: Trace) -> list[dict[int, tuple[int, int]]]:
     history: list[dict[int, tuple[int, int]]] = []
     held: dict[int, tuple[int, int]] = {}
     for step in trace["steps"]:
-        held = dict(held)
-        for seq_id, seq in step["after"]["seqs"].items():
-            for index, block_id in enumerate(seq["table"]):
-                held[block_id] = (int(seq_id), index)
+        held = _hold(held, step["after"])
         history.append(held)
     return history
 
 
+def _hold(held: dict[int, tuple[int, int]], state: State) -> dict[int, tuple[int, int]]:
+    tables = {int(seq_id): seq["table"] for seq_id, seq in state["seqs"].items()}
+    return held | {b: (seq_id, index) for seq_id, table in tables.items() for index, b in enumerate(table)}
+
+
 @dataclass
 class Layout:
-    """What is known before a step is drawn: what blocks last held, the rows that each table needs, and what is not as
-    in another run."""
+    """What is known before a step is drawn.
+
+    Args:
+        contents: after each step, what blocks last held.
+        lines: rows that each table needs.
+        others: what is not as in another run.
+        moments: through which states each step went.
+        names: after each step and each of its moments, the hash table: names and their blocks.
+        parents: of each name, that of the block before.
+        queues: the most sequences that ever ran, and that ever waited.
+    """
 
     contents: list[dict[int, tuple[int, int]]]
     lines: dict[str, int]
     others: list[list[str]]
+    moments: list[list[Moment]]
+    names: list[list[dict[str, int]]]
+    parents: dict[str, str | None]
+    queues: tuple[int, int]
 
     def name(self, i: int, name: str) -> str:
         """A name with a sign before it where it differs."""
         return f"≠ {name}" if name in self.others[i] else name
+
+    def at_moment(self, trace: Trace, i: int, k: int) -> tuple[Trace, "Layout"]:
+        """The run as if step `i` had ended after the k-th of its moments."""
+        step, (_, state) = trace["steps"][i], self.moments[i][k]
+        events = [moment.event for moment in self.moments[i][: k + 1]]
+        cut = {**trace, "steps": [*trace["steps"][:i], {**step, "events": events, "after": state}]}
+        contents = [*self.contents[:i], _hold(self.contents[i - 1], state)]
+        return cut, replace(self, contents=contents, names=[*self.names[:i], self.names[i][: k + 1]])
 
 
 def lay_out(trace: Trace, beside: Trace | None = None) -> Layout:
@@ -165,9 +217,36 @@ def lay_out(trace: Trace, beside: Trace | None = None) -> Layout:
         for seq_id, seq in step["after"]["seqs"].items():
             longest[seq_id] = max(longest.get(seq_id, 1), len(seq["table"]))
     lines = {seq_id: -(-n // PER_LINE) for seq_id, n in longest.items()}
-    return Layout(block_contents(trace), lines, [differences(trace, beside, i) for i in range(len(trace["steps"]))])
+    indices = range(len(trace["steps"]))
+    moments = [replay(trace, i) for i in indices]
+    names, parents = _follow_names(trace, moments)
+    states = [state for i in indices for state in _states(trace, i, moments)]
+    queues = max(len(state["running"]) for state in states), max(len(state["waiting"]) for state in states)
+    others = [differences(trace, beside, i) for i in indices]
+    return Layout(block_contents(trace), lines, others, moments, names, parents, queues)
 
 
+def _states(trace: Trace, i: int, moments: list[list[Moment]]) -> list[State]:
+    return [moment.state for moment in moments[i]] or [trace["steps"][i]["after"]]
+
+
+def _follow_names(
+    trace: Trace, moments: list[list[Moment]]
+) -> tuple[list[list[dict[str, int]]], dict[str, str | None]]:
+    """The hash table at all moments of all steps: of blocks with equal names, the first is the one that it knows."""
+    found, known, before = list[list[dict[str, int]]](), dict[str, int](), dict[str, str]()
+    for i in range(len(trace["steps"])):
+        found.append([])
+        for state in _states(trace, i, moments):
+            kept = {name: block_id for name, block_id in known.items() if state["hash"].get(str(block_id)) == name}
+            new = {name: int(key) for key, name in state["hash"].items() if before.get(key) != name}
+            known, before = kept | {name: new[name] for name in new if name not in kept}, state["hash"]
+            found[i].append(known)
+    events = [event for step in trace["steps"] for event in step["events"] if event["event"] == "hash"]
+    return found, {event["hash"]: event["parent"] for event in events}
+
+
+QUEUE_ROOM = 9  # badges of sequences above the pool
 QUEUES = {"free": "Free list", "running": "Running", "waiting": "Waiting"}
 
 
@@ -197,16 +276,18 @@ def draw_tables(trace: Trace, i: int, layout: Layout) -> Drawing:
     step, after = trace["steps"][i], trace["steps"][i]["after"]
     for order, (seq_id, entry) in enumerate(trace["seqs"].items()):
         state, y, name = after["seqs"].get(seq_id), picture.height, entry["name"]
-        status = state["status"].lower() if state else ("not here yet" if entry["arrive"] > i else "finished")
+        status = state["status"].lower() if state else "finished" if _has_arrived(trace, i, seq_id) else "not here yet"
         title = f"{name}: {status}" + (f", {state['kv']} of its {state['len']} tokens stored" if state else "")
         with picture.group(title, row=name, status=status, owners=name):
             words = "failed" if state and step["kind"] == "error" else status
-            picture.text(0, y + 16, f"≠ {words}" if name in layout.others[i] else words, SMALL)
+            with picture.group(key=f"{name}:status"):
+                picture.text(0, y + 16, f"≠ {words}" if name in layout.others[i] else words, SMALL)
             for index, block_id in enumerate(state["table"] if state else []):
                 left, top = STATUS + index % PER_LINE * BOX, y + index // PER_LINE * ROW
                 stored = max(0, min(trace["config"]["block_size"], state["kv"] - index * trace["config"]["block_size"]))
                 words = f"block {index} of {name} is stored in #{block_id}: {stored} tokens"
-                with picture.group(words, owners=name, logical=index, physical=block_id, block=block_id):
+                data = {"logical": index, "physical": block_id, "block": block_id, "key": f"{block_id}:{name}"}
+                with picture.group(words, owners=name, **data):
                     share = stored / trace["config"]["block_size"]
                     picture.rect(left, top + 2, (BOX - 4) * share, 18, color_of(order), None)
                     picture.rect(left, top + 2, BOX - 4, 18)
@@ -217,18 +298,27 @@ def draw_tables(trace: Trace, i: int, layout: Layout) -> Drawing:
     return picture
 
 
+def _has_arrived(trace: Trace, i: int, seq_id: str) -> bool:
+    arrive, events = trace["seqs"][seq_id]["arrive"], trace["steps"][i]["events"]
+    return arrive < i or any(event["event"] == "arrive" and event["seq"] == int(seq_id) for event in events)
+
+
 def draw_pool(trace: Trace, i: int, layout: Layout) -> Drawing:
     """All physical blocks after step `i` with their content, then the free list and the queues."""
     picture = Drawing(WIDTH, 0, f"pool after step {i}")
     states, named = block_states(trace, i), owners(trace["steps"][i]["after"])
     used = len(states) - len(trace["steps"][i]["after"]["free"])
-    picture.text(0, 13, "Pool", bold=True)
-    picture.text(80, 13, f"{used} of {len(states)} blocks in use", SMALL)
+    picture.text(0, 14, "Pool", bold=True)
+    picture.text(42, 14, f"{used} of {len(states)} blocks in use", SMALL)
+    _draw_queues(picture, trace, i, layout)
     width, pitch, per_row = _pool_grid(trace)
     for block_id in states:
         x, y = block_id % per_row * (WIDTH + 18) / per_row, HEAD + block_id // per_row * pitch
         _draw_pool_block(picture, trace, i, (x, y, width), block_id, named.get(block_id, []), layout)
-    picture.height = _draw_queues(picture, trace, i, HEAD + pitch * -(-len(states) // per_row), layout)
+    below = HEAD + pitch * -(-len(states) // per_row)
+    _draw_free(picture, trace, i, below, layout)
+    _draw_names(picture, trace, i, below + 21, layout)
+    picture.height = below + 42
     return picture
 
 
@@ -257,7 +347,14 @@ def _draw_pool_block(
     title += f"; {CHANGES[word.rstrip(ALPHABET)]}" if word else ""
     known = after["hash"].get(str(block_id))
     title += f"; hash {known}" if known else ""
-    data = {"b": block_id, "block": block_id, "ref": ref, "state": state, "owners": " ".join(names) or "-"}
+    data = {
+        "b": block_id,
+        "block": block_id,
+        "key": block_id,
+        "ref": ref,
+        "state": state,
+        "owners": " ".join(names) or "-",
+    }
     is_other = f"#{block_id}" in layout.others[i]
     data |= {"hash": known or "-", "change": word or "-", "other": "yes" if is_other else "-"}
     fills = {str(seq_id): color_of(n) for n, seq_id in enumerate(trace["seqs"])}
@@ -266,7 +363,8 @@ def _draw_pool_block(
         if not is_small:
             text = layout.name(i, f"#{block_id}") + (f" ref {ref} {'+'.join(names)}" if names else f" {state}")
             room = width - (8 * len(word) + 8 if word else 0)
-            picture.text(x, y + 12, fit(text, room, SMALL), SMALL, mono=True, bold=word == "new")
+            with picture.group(key=f"{block_id}:ref"):
+                picture.text(x, y + 12, fit(text, room, SMALL), SMALL, mono=True, bold=word == "new")
         runs, texts = _content(trace, i, block_id, seq_ids, layout.contents[i], fills)
         block(picture, x, top, width, runs, texts)
         if is_small:
@@ -325,26 +423,86 @@ def what_changed(trace: Trace, i: int, block_id: int) -> str:
     return "found" if block_id in {found for _, found in revived(trace, i)} else "new"
 
 
-def _draw_queues(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> float:
+def _draw_queues(picture: Drawing, trace: Trace, i: int, layout: Layout) -> None:
+    """Above the pool: a badge for each sequence that runs or waits."""
+    after, x = trace["steps"][i]["after"], 206.0
+    colors = {seq_id: color_of(order) for order, seq_id in enumerate(trace["seqs"])}
+    room = min(layout.queues[0], max(QUEUE_ROOM // 2, QUEUE_ROOM - layout.queues[1]))
+    for queue, order, most in (("running", "oldest", room), ("waiting", "next one", QUEUE_ROOM - room)):
+        picture.text(x, 14, layout.name(i, QUEUES[queue]), bold=True)
+        x += 80 if any(layout.others) else 66
+        names = [name_of(trace, seq_id) for seq_id in after[queue]]
+        with picture.group(f"{queue}, {order} first: {', '.join(names) or 'nobody'}", queue=" ".join(names)):
+            for n, (seq_id, name) in enumerate(list(zip(after[queue], names, strict=True))[:most]):
+                with picture.group(key=f"{name}:queue", owners=name):
+                    badge(picture, x + 22 * n, 0, name, colors.get(str(seq_id), BORDER), 20)
+        if not names or len(names) > most:
+            picture.text(x + 22 * most * bool(names), 14, f"+{len(names) - most}" if names else "nobody", SMALL)
+        x += max(22 * most, 44) + 10
+
+
+def _draw_free(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> None:
     after = trace["steps"][i]["after"]
     picture.text(0, y + 14, layout.name(i, QUEUES["free"]), bold=True)
-    free, x = after["free"], 80.0
-    room = int((WIDTH - x - 150) // 38)
+    free, x = after["free"], 84.0
+    room = int((WIDTH - x - 148) // 38)
     with picture.group(f"free blocks, the next one first: {free}", free=" ".join(map(str, free))):
         for n, block_id in enumerate(free[:room]):
-            with picture.group(f"block {block_id}: free", block=block_id):
+            with picture.group(f"block {block_id}: free", block=block_id, key=f"{block_id}:free"):
                 picture.rect(x, y, 36, 18, hatch=str(block_id) in after["hash"])
                 picture.text(x + 18, y + 13, f"#{block_id}", SMALL, anchor="middle", mono=True, bold=n == 0)
             x += 38
         more = f"… and {len(free) - room} more, " if len(free) > room else ""
         picture.text(x + 3, y + 14, f"{more}← next" if free else "no block is free", SMALL)
-    x = 0.0
-    for word, order in (("running", "oldest first"), ("waiting", "next one first")):
-        names = ", ".join(name_of(trace, seq_id) for seq_id in after[word]) or "nobody"
-        picture.text(x, y + 34, layout.name(i, QUEUES[word]), bold=True)
-        picture.text(x + 80, y + 34, names + (f" ({order})" if len(after[word]) > 1 else ""), SMALL)
-        x += WIDTH / 2
-    return y + 40
+
+
+def _draw_names(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> None:
+    """The hash table: each name with its block, beside or joined to the name of the block before."""
+    names, width, left = layout.names[i][-1], 30.0, 84.0
+    is_long = trace["config"]["num_blocks"] <= 8
+    width += 26 if is_long else 0
+    room = int((WIDTH - left) // (width + 10))
+    room -= 2 if len(names) > room else 0
+    picture.text(0, y + 14, "Hash table", bold=True)
+    places: dict[str, float] = {}
+    for name in in_chains(names, layout.parents)[:room]:
+        x, parent = left + (width + 10) * len(places), layout.parents.get(name)
+        title = f"{name} is block {names[name]}" + (f", after block {names[parent]}" if parent in names else "")
+        with picture.group(title, name=name, block=names[name], key=f"{names[name]}:name"):
+            _draw_link(picture, places.get(parent or ""), x, y, width)
+            picture.rect(x, y, width, 18)
+            text = f"{name[:3]} " * is_long + f"#{names[name]}"
+            picture.text(x + width / 2, y + 13, text, SMALL, anchor="middle", mono=True)
+        places[name] = x
+    if not names or len(names) > room:
+        nothing = "empty" if trace["config"].get("enable_prefix_caching", True) else "off: no prefix caching"
+        more = f"… and {len(names) - room} more" if names else nothing
+        picture.text(left + (width + 10) * len(places), y + 14, more, SMALL)
+
+
+def _draw_link(picture: Drawing, parent: float | None, x: float, y: float, width: float) -> None:
+    """From the name of the block before, if it is there: straight, or around the names between."""
+    if parent is None:
+        return
+    if x - parent < 1.5 * width:
+        picture.line(parent + width, y + 9, x, y + 9, None, 2)
+        return
+    start, end = parent + width / 2, x + width / 2
+    for x1, y1, x2, y2 in ((start, 18, start, 21), (start, 20, end, 20), (end, 21, end, 18)):
+        picture.line(x1, y + y1, x2, y + y2, None, 2)
+
+
+def in_chains(names: dict[str, int], parents: dict[str, str | None]) -> list[str]:
+    """Names in an order in which each stands after that of the block before it, as near as can be."""
+    following: dict[str | None, list[str]] = {}
+    for name in names:
+        parent = parents.get(name)
+        following.setdefault(parent if parent in names and parent != name else None, []).append(name)
+    ordered, rest = list[str](), following.get(None, [])[::-1]
+    while rest:
+        ordered.append(rest.pop())
+        rest += following.get(ordered[-1], [])[::-1]
+    return ordered + [name for name in names if name not in ordered]  # if somebody's chain bites its tail
 
 
 def legend_of(trace: Trace, layout: Layout) -> list[LegendItem]:

@@ -39,7 +39,7 @@
   class Player {
     constructor(root, data) {
       Object.assign(this, { root, data, step: data.start, last: data.frames.length - 1 });
-      Object.assign(this, { answers: {}, timer: null, picked: "", pointed: "", viewIndex: data.first_view });
+      Object.assign(this, { answers: {}, playing: null, picked: "", pointed: "", viewIndex: data.first_view });
       root.querySelector(".nv-still")?.remove();
       for (const [name, value] of Object.entries({ ...QUIET, tabindex: 0, role: "group", "aria-label": data.title }))
         root.setAttribute(name, value);
@@ -50,6 +50,7 @@
       this.base = make("div", { class: "nv-base" }, this.stage);
       this.view = make("div", { class: "nv-view" }, this.stage);
       this.note = make("div", { class: "nv-footer" }, root);
+      this.motion = typeof Motion === "undefined" ? null : new Motion(this.stage);
       this.listen();
       this.showBase();
       this.show();
@@ -135,8 +136,6 @@
 
     show() {
       const { data, root } = this, open = this.isOpen(), shown = open ? Math.max(0, this.step - 1) : this.step;
-      const focused = this.stage.contains(document.activeElement) ? this.nameOf(document.activeElement) : "";
-      this.view.innerHTML = data.frames[shown].map((part) => data.parts[part]).join("");
       root.dataset.step = shown;
       const view = data.views[this.viewIndex];
       if (view?.x.length) {
@@ -150,14 +149,66 @@
         target === this.step ? mark.setAttribute("aria-current", "step") : mark.removeAttribute("aria-current");
       if (open && this.form.hidden) this.input.value = "";
       this.form.hidden = !open;
-      this.caption.textContent = this.text(shown);
+      this.tell(this.text(shown), data.moves[shown] ?? []);
+      this.move(this.shown, shown);
+      this.shown = shown;
+    }
+
+    // One step forward moves, event by event; wherever else one goes, it is there at once.
+    move(from, to) {
+      const { data, motion } = this;
+      this.rest(from ?? to);
+      if (motion && to === from + 1 && Motion.isWanted() && this.stage.clientWidth) {
+        const moves = data.moves[to]?.length ? data.moves[to] : [["", "", data.frames[to], ""]];
+        this.moving = motion.play(moves, ([kind, sentence, frame]) => {
+          this.root.dataset.moving = kind;
+          this.render(frame);
+          this.mark(sentence);
+        });
+        this.moving.then((isOver) => isOver && this.rest(to));
+      } else this.render(data.frames[to]);
+      this.layout();
+    }
+
+    // No movement any more, and the frame as it is at its end.
+    rest(shown) {
+      this.motion?.stop();
+      this.moving = null;
+      if (!("moving" in this.root.dataset)) return;
+      delete this.root.dataset.moving;
+      this.mark("");
+      this.render(this.data.frames[shown]);
+    }
+
+    render(frame) {
+      const { data, root } = this;
+      const focused = this.stage.contains(document.activeElement) ? this.nameOf(document.activeElement) : "";
+      this.view.innerHTML = frame.map((part) => data.parts[part]).join("");
       this.items().forEach((item, n) => {
         item.setAttribute("data-lm-suppress-shortcuts", "true");
         item.setAttribute("tabindex", n ? "-1" : "0"); // one stop for Tab; arrows go on from there
       });
       if (focused) (this.items().find((item) => this.nameOf(item) === focused) ?? root).focus({ preventScroll: true });
       this.highlight();
-      this.layout();
+    }
+
+    // The caption, with the sentences of the movements each in an element.
+    tell(text, moves) {
+      const places = [...new Set(moves.map(([, sentence]) => sentence))].map((sentence) => [text.indexOf(sentence), sentence]);
+      let end = 0;
+      this.caption.textContent = "";
+      for (const [at, sentence] of places.sort(([a], [b]) => a - b)) {
+        if (!sentence || at < end) continue;
+        this.caption.append(text.slice(end, at));
+        make("span", {}, this.caption, sentence);
+        end = at + sentence.length;
+      }
+      this.caption.append(text.slice(end));
+    }
+
+    // Underlines the sentence that tells of the current movement; no text changes, so nothing is read out again.
+    mark(sentence) {
+      for (const span of this.caption.children) span.toggleAttribute("data-now", span.textContent === sentence);
     }
 
     go(target, isTold) {
@@ -223,12 +274,12 @@
       const place = `${this.root.clientWidth} ${getComputedStyle(this.root).fontSize}`;
       if (place === this.reserved || !this.root.clientWidth) return;
       this.reserved = place;
-      const text = this.caption.textContent;
+      const told = [...this.caption.childNodes];
       this.caption.style.minHeight = "";
       this.caption.removeAttribute("aria-live");
       this.caption.textContent = this.data.captions.reduce((a, b) => (b.length > a.length ? b : a), "");
       const height = Math.min(this.caption.offsetHeight, 3 * 1.5 * parseFloat(getComputedStyle(this.caption).fontSize));
-      this.caption.textContent = text;
+      this.caption.replaceChildren(...told);
       this.caption.style.minHeight = `${height}px`;
       this.caption.setAttribute("aria-live", "polite");
     }
@@ -304,18 +355,26 @@
     // Playing, keys, and whoever follows.
 
     toggle() {
-      if (this.timer) return this.pause();
+      if (this.playing) return this.pause();
       if (this.step === this.last) this.go(0);
       this.setIcon(this.playButton, "pause", "pause");
-      this.timer = setInterval(() => {
-        const isOver = this.step === this.last || !this.root.isConnected || this.isOpen();
-        isOver ? this.pause() : this.go(this.step + 1);
-      }, this.data.pace);
+      const playing = (this.playing = {});
+      const wait = () => {
+        if (this.playing !== playing) return;
+        if (this.moving) this.moving.then(wait); // the time for looking begins when nothing moves any more
+        else this.timer = setTimeout(next, this.data.pace);
+      };
+      const next = () => {
+        if (this.step === this.last || !this.root.isConnected || this.isOpen()) return this.pause();
+        this.go(this.step + 1);
+        wait();
+      };
+      wait();
     }
 
     pause() {
-      clearInterval(this.timer);
-      this.timer = null;
+      clearTimeout(this.timer);
+      this.playing = null;
       this.setIcon(this.playButton, "play", "play");
     }
 
@@ -357,11 +416,12 @@
         if (event.target.matches(":focus-visible")) this.point(this.nameOf(event.target));
       });
       stage.addEventListener("focusout", () => this.point(""));
-      root.addEventListener("fullscreenchange", () => this.layout());
+      root.addEventListener("fullscreenchange", () => (this.rest(this.shown), this.layout()));
       let width = 0;
       new ResizeObserver(() => {
         // Only for a new width: what the layout itself changes is no reason to begin anew.
         if (root.clientWidth === width) return;
+        if (width) this.rest(this.shown); // the first call only tells the width
         width = root.clientWidth;
         this.layout();
       }).observe(root);

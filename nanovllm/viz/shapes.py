@@ -30,10 +30,10 @@ EMPTY = Style()
 FREE = Style(hatch=True)
 
 
-def badge(picture: Drawing, x: float, y: float, name: str, fill: str) -> None:
-    """The letter of a sequence on its color, 22 by 18."""
-    picture.rect(x, y, 22, 18, fill)
-    picture.text(x + 11, y + 14, name, color=ink_on(fill), anchor="middle", bold=True)
+def badge(picture: Drawing, x: float, y: float, name: str, fill: str, width: float = 22) -> None:
+    """The letter of a sequence on its color, 18 high."""
+    picture.rect(x, y, width, 18, fill)
+    picture.text(x + width / 2, y + 14, name, color=ink_on(fill), anchor="middle", bold=True)
 
 
 def tag(picture: Drawing, right: float, y: float, word: str, fill: str) -> None:

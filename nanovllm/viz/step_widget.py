@@ -27,6 +27,22 @@ class Frame(NamedTuple):
         return "".join(drawing.svg() for drawing in self.drawings) + self.below
 
 
+class Move(NamedTuple):
+    """One of the movements that lead to a step: something that happened, and what the picture shows then.
+
+    Args:
+        kind: of event.
+        sentence: of the step's caption; the one that tells of it.
+        frame: the picture just after it; the last one is that of the step.
+        key: of the element that it is about; it nods if nothing else moves.
+    """
+
+    kind: str
+    sentence: str
+    frame: Frame
+    key: str
+
+
 class Question(NamedTuple):
     """What has to be predicted before a step shows."""
 
@@ -70,6 +86,10 @@ class StepWidget:
     def draw(self, step: int) -> Frame:
         """Pictures of a step."""
         raise NotImplementedError
+
+    def moves(self, step: int) -> list[Move]:
+        """How the picture gets from the step before to this one; without any, all changes are one movement."""
+        return []
 
     def caption(self, step: int) -> str:
         """What there is to see, in sentences."""
@@ -158,6 +178,7 @@ class StepWidget:
             title=self.title,
             unit=self.unit,
             frames=[self.draw(step).html() for step in steps],
+            moves=[[(*move[:2], move.frame.html(), move.key) for move in self.moves(step)] for step in steps],
             captions=[self.caption(step) for step in steps],
             labels=[self.label(step) for step in steps],
             views=self.views(),

@@ -138,7 +138,7 @@ def draw_lanes(
 
 def _draw_lane(picture: Drawing, trace: Trace, seq_id: str, order: int, xs: list[float], y: float) -> None:
     name, fill = trace["seqs"][seq_id]["name"], color_of(order)
-    with picture.group(f"sequence {name}", focusable=True, row=name, owners=name):
+    with picture.group(f"sequence {name}", focusable=True, row=name, owners=name, key=name):
         badge(picture, 0, y + 2, name, fill)
     words = {
         "waiting": "waits",

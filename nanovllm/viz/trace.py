@@ -27,6 +27,7 @@ from ..engine.trace import FORMAT, VERSION, as_hex
 
 Trace = dict[str, Any]
 Step = dict[str, Any]
+State = dict[str, Any]  # what `after` holds
 HashFunction = Callable[[list[int], int], int]
 
 

@@ -8,14 +8,23 @@ from itertools import pairwise
 from typing import Any
 
 from . import prefix
-from .block_table import describe_step, draw_pool, draw_tables, find_bookmarks, lay_out, legend_of, most_telling_step
+from .block_table import (
+    describe_step,
+    draw_pool,
+    draw_tables,
+    find_bookmarks,
+    lay_out,
+    legend_of,
+    most_telling_step,
+    sentence_of,
+)
 from .drawing import Drawing, stack
 from .live import Examples, LiveWidget
 from .player import View
 from .record import token_texts
 from .sequence_view import describe_moment, draw_sequence, find_moments, moment, num_lines
 from .shapes import LegendItem, legend, legend_html
-from .step_widget import Frame, Question, StepWidget
+from .step_widget import Frame, Move, Question, StepWidget
 from .timeline import (
     STAGE_WIDTH,
     WIDTH,
@@ -104,12 +113,23 @@ class BlockTable(_TraceWidget):
         super().__init__(trace, predict, complete)
 
     def describe(self, step: int) -> str:
-        marked = self._layout.others[step]
-        return super().describe(step) + (f" Not as in the other run (≠): {', '.join(marked)}." if marked else "")
+        marked, told = self._layout.others[step], describe_step(self.trace, step, quiet=())
+        return told + (f" Not as in the other run (≠): {', '.join(marked)}." if marked else "")
 
     def draw(self, step: int) -> Frame:
         drawings = (draw_tables(self.trace, step, self._layout), draw_pool(self.trace, step, self._layout))
         return Frame(drawings, legend_html(self._legend))
+
+    def moves(self, step: int) -> list[Move]:
+        moves, moments = list[Move](), self._layout.moments[step]
+        for k, (event, _) in enumerate(moments):
+            cut = self._layout.at_moment(self.trace, step, k)
+            drawings = (draw_tables(cut[0], step, cut[1]), draw_pool(cut[0], step, cut[1]))
+            frame = self.draw(step) if k == len(moments) - 1 else Frame(drawings, legend_html(self._legend))
+            seq = name_of(self.trace, event["seq"]) if "seq" in event else ""
+            key = str(event.get("block", f"{seq}:queue" if seq else ""))
+            moves.append(Move(event["event"], sentence_of(self.trace, step, event), frame, key))
+        return moves
 
     def lanes(self, at: int | None = None) -> Drawing:
         """The lanes beside the block tables; the playhead stands at a step, or where the player puts it."""

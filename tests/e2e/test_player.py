@@ -28,6 +28,9 @@ from nanovllm.viz import (
     WeightMap,
     load_trace,
 )
+from nanovllm.viz.block_table import sentence_of
+from nanovllm.viz.replay import replay
+from nanovllm.viz.trace import name_of
 
 from .conftest import expect, open_page, take_screenshot
 
@@ -83,6 +86,7 @@ WAYS_IN = {
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_keys_work_wherever_the_focus_is_inside(browser, story, tmp_path, way):
     with open_page(browser) as page:
+        page.emulate_media(reduced_motion="reduce")
         page.clock.install()
         page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
         player = page.locator(".nv-player")
@@ -107,6 +111,7 @@ def test_keys_work_wherever_the_focus_is_inside(browser, story, tmp_path, way):
 
 def test_play_runs_to_the_end_and_can_be_paused(browser, story, tmp_path):
     with open_page(browser) as page:
+        page.emulate_media(reduced_motion="reduce")
         page.clock.install()
         page.goto(page_of([BlockTable(story)], tmp_path / "page.html"))
         player = page.locator(".nv-player")
@@ -466,3 +471,168 @@ def test_without_scripts_the_still_shows(browser, story, tmp_path):
     assert "block tables and pool" in image.get_attribute("alt")
     assert page.locator("button").count() == 0
     context.close()
+
+
+# Movements. Every one is held in its middle, so that no test depends on how fast the machine is.
+
+# All animations of the current movement, and what each does to its element: at the start, and past the middle.
+HELD = """() => {
+  const held = (window.held = document.getAnimations()), player = document.querySelector('.nv-player');
+  const looks = (element) => { const style = getComputedStyle(element);
+    return [style.transform, style.opacity, style.strokeDashoffset].join(' '); };
+  const ends = held.map((animation) => animation.effect.getComputedTiming().endTime);
+  const at = (part) => held.map((animation, n) => { animation.pause(); animation.currentTime = part * ends[n];
+    return looks(animation.effect.target); });
+  const [first, middle] = [at(0.02), at(0.7)];
+  const keys = held.map(({ effect }) => effect.target.dataset.key ?? effect.target.dataset.ghost ?? 'link');
+  return { kind: player.dataset.moving, changed: keys.filter((key, n) => first[n] !== middle[n]),
+    told: player.querySelector('[data-now]')?.textContent,
+    status: player.querySelector('[role=status][aria-live=polite]').textContent };
+}"""
+LET_GO = "() => { held.forEach((animation) => animation.finish()); delete window.held; }"
+IS_MOVING = "() => 'moving' in document.querySelector('.nv-player').dataset"
+SHOWN = "() => document.querySelector('.nv-view').innerHTML"
+
+
+def movements(page):
+    """What is seen of each movement from the current step to the next, in order."""
+    page.keyboard.press("ArrowRight")
+    seen = []
+    while page.evaluate(IS_MOVING):
+        number = len(seen)
+        page.wait_for_function("() => document.getAnimations().length")
+        seen.append(page.evaluate(HELD))
+        take_screenshot(page.locator(".nv-player"), f"motion_{seen[-1]['kind']}_{number}")
+        page.evaluate(LET_GO)
+        page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 30))")
+    return seen
+
+
+def expected_to_move(trace, event):
+    """Keys of the elements that an event is about."""
+    name = name_of(trace, event["seq"])
+    block = event.get("block")
+    return {
+        "share": {f"{block}:{name}", f"{block}:ref"},
+        "append": {f"{block}:{name}", f"{block}:ref"},
+        "hash": {f"{block}:name"},
+        "evict": {f"{block}:name", str(block)},
+        "release": {f"{freed}:free" for freed in event.get("blocks", [])},
+    }.get(event["event"], {f"{name}:queue"})
+
+
+def first_steps(trace):
+    """For each kind of event, the first step that has one."""
+    kinds = {}
+    for i, step in enumerate(trace["steps"]):
+        for event in step["events"]:
+            kinds.setdefault(event["event"], i)
+    return kinds
+
+
+@pytest.mark.parametrize("name", ["story", "batch"])
+def test_every_event_moves_the_element_that_it_is_about_and_is_told(browser, tmp_path, name):
+    trace = load_trace(name)
+    table, steps = BlockTable(trace), first_steps(trace)
+    assert name == "story" or "refuse" in steps  # between them, the two have every kind
+    with open_page(browser) as page:
+        for i in sorted(set(steps.values())):
+            table.step = i - 1
+            page.goto(page_of([table], tmp_path / "page.html"))
+            step_is(page.locator(".nv-player"), i - 1)
+            page.locator(".nv-player").focus()
+            seen, moments = movements(page), replay(trace, i)
+            assert [movement["kind"] for movement in seen] == [moment.event["event"] for moment in moments]
+            for movement, (event, _) in zip(seen, moments, strict=True):
+                assert movement["told"] == sentence_of(trace, i, event)
+                assert movement["status"] == table.caption(i)
+                if "seq" in event:
+                    assert expected_to_move(trace, event) <= set(movement["changed"]), (i, event, movement)
+            moved = page.evaluate(SHOWN)
+            page.keyboard.press("ArrowLeft")
+            assert not page.evaluate(IS_MOVING) and page.evaluate("() => document.getAnimations().length") == 0
+            page.get_by_role("slider").press("End")
+            page.evaluate(f"() => document.querySelector('.nv-player input').value = {i}")
+            page.get_by_role("slider").dispatch_event("input")
+            assert page.evaluate(SHOWN) == moved
+        assert page.errors == []
+
+
+def test_a_shared_block_gets_a_link_and_a_block_flies_with_nothing_shining_through(browser, story, tmp_path):
+    table = BlockTable(story)
+    table.step = 2
+    with open_page(browser) as page:
+        page.goto(page_of([table], tmp_path / "page.html"))
+        step_is(page.locator(".nv-player"), 2)
+        page.locator(".nv-player").focus()
+        seen = {movement["kind"]: movement["changed"] for movement in movements(page)}
+        assert "link" in seen["share"] and "link" in seen["arrive"] and "link" not in seen["append"]
+        assert page.locator(".nv-motion").count() == 0
+
+
+def test_nothing_moves_if_motion_is_to_be_reduced(browser, story, tmp_path):
+    table = BlockTable(story)
+    table.step = 0
+    with open_page(browser) as page:
+        page.emulate_media(reduced_motion="reduce")
+        page.goto(page_of([table], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 0)
+        player.focus()
+        for i in range(1, table.num_steps):
+            page.keyboard.press("ArrowRight")
+            found = page.evaluate(
+                "() => [document.getAnimations().length, document.querySelectorAll('.nv-motion,[data-now]').length]"
+            )
+            assert found == [0, 0] and not page.evaluate(IS_MOVING)
+            assert page.get_by_role("status").text_content() == table.caption(i)
+            blocks = page.locator("g[data-b]").evaluate_all(
+                "all => all.map((g) => [g.dataset.b, Number(g.dataset.ref)])"
+            )
+            assert dict(blocks) == {b: story["steps"][i]["after"]["ref"].get(b, 0) for b, _ in blocks}
+
+
+def test_whoever_steps_on_ends_the_movement_at_once(browser, story, tmp_path):
+    """No queue: only the last step may still move, and what is shown in the end is that step."""
+    table = BlockTable(story)
+    table.step = 0
+    with open_page(browser) as page:
+        page.goto(page_of([table], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 0)
+        player.focus()
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        step_is(player, 4)
+        assert page.evaluate("() => document.querySelector('.nv-player').dataset.moving") == "arrive"
+        assert page.locator(".nv-motion").count() == 1
+        page.keyboard.press("ArrowLeft")
+        assert not page.evaluate(IS_MOVING) and page.locator(".nv-motion").count() == 0
+        step_is(player, 3)
+        expect(player.locator('g[data-b="0"]')).to_have_attribute("data-ref", "2")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("End")
+        assert not page.evaluate(IS_MOVING)
+        assert page.evaluate("() => document.getAnimations().length") == 0
+        assert page.errors == []
+
+
+def test_playing_waits_for_the_movement(browser, story, tmp_path):
+    table = BlockTable(story)
+    table.step = 2
+    with open_page(browser) as page:
+        page.clock.install()
+        page.goto(page_of([table], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 2)
+        page.get_by_role("button", name="play", exact=True).click()
+        page.clock.run_for(950)
+        step_is(player, 3)
+        page.wait_for_function("() => document.getAnimations().length")
+        page.evaluate("() => document.getAnimations().forEach((animation) => animation.pause())")
+        page.clock.run_for(5_000)
+        step_is(player, 3)
+        page.evaluate("() => document.getAnimations().forEach((animation) => animation.play())")
+        page.wait_for_function("() => !('moving' in document.querySelector('.nv-player').dataset)")
+        page.clock.run_for(950)
+        step_is(player, 4)

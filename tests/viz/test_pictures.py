@@ -257,7 +257,7 @@ def test_sharing_in_the_same_step_is_no_revival(story):
 
 def test_cached_blocks_still_show_their_tokens(story):
     def words(i, block_id):
-        return [text.text for text in inside(draw_pool(story, i, lay_out(story)), block_id).findall("text")]
+        return [text.text for text in inside(draw_pool(story, i, lay_out(story)), block_id).iter("text")]
 
     texts = story["seqs"]["0"]["texts"]
     expected = [fit(visible(text.removeprefix(" ")), 46, 12) for text in texts[8:12]]
