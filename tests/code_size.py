@@ -37,6 +37,8 @@ ROOMS = (
     ("levers", ("nanovllm/levers",)),
     # What was recorded, and what must hold of it: no pictures.
     ("recorder", ("nanovllm/viz/trace.py", "nanovllm/viz/replay.py", "nanovllm/viz/record.py")),
+    # What a learner does with pictures: guesses that are made on them, and checks that show them.
+    ("hands", ("nanovllm/viz/hands.py", "nanovllm/viz/pools.py")),
     # One picture each, of one chapter, drawn with the vocabulary of the others.
     ("chapter widgets", tuple(f"nanovllm/viz/{name}.py" for name in CHAPTER_WIDGETS)),
     ("viz", ("nanovllm/viz",)),
@@ -54,7 +56,7 @@ LEARNERS_FILES = "exercises/ch*.py"
 # Rooms of the core of which chapters show every function.
 TAUGHT = ("engine", "layers", "models", "utils", "config.py", "sampling_params.py", "validation.py")
 
-MAX_LINES = {"core": 2000, "viz": 2500, "kit": 1500, "class": 500, "server": 400}
+MAX_LINES = {"core": 2000, "viz": 2500, "kit": 1500, "class": 500, "hands": 300, "server": 400}
 MAX_FILE_LINES = 170  # of a file of the core
 MAX_WIDGET_LINES = 160  # of a chapter's widget
 MAX_FUNCTION_LINES = 25  # of a function that is taught

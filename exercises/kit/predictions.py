@@ -25,12 +25,18 @@ class Prediction:
         question: what it asks.
         choices: the answers to choose from; None asks for a number.
         unit: of the number, for example "%".
+        picture: where the guess is made, a `Picture` of `nanovllm.viz.hands`.
     """
 
-    def __init__(self, name: str, question: str, choices: list[str] | None, unit: str) -> None:
-        self.name, self.question, self.unit = name, question, unit
-        self.choices = list(choices) if choices else None
+    def __init__(self, name: str, question: str, choices: list[str] | None, unit: str, picture: Any = None) -> None:
+        self.name, self.question, self.unit, self.picture = name, question, unit, picture
+        self.choices = list(picture.choices if picture else choices or []) or None
         self.guess: float | str | None = Workspace().recall("guesses").get(self._key)
+
+    @property
+    def is_order(self) -> bool:
+        """Whether all choices are to be put in order; the guess is then their names, with commas between them."""
+        return bool(self.picture and self.picture.in_order)
 
     @property
     def _key(self) -> str:
@@ -41,7 +47,10 @@ class Prediction:
         if guess is None or guess == "":
             return ""
         if self.choices:
-            if guess not in self.choices:
+            names = str(guess).split(", ")
+            if self.is_order and sorted(names) != sorted(self.choices):
+                return f"{len(names)} of {len(self.choices)}: all of them are to be put in order."
+            if not self.is_order and guess not in self.choices:
                 return f"Choose one of: {', '.join(self.choices)}."
             self.guess = guess
         else:
@@ -62,7 +71,7 @@ class Prediction:
         return f"{number(value)} {self.unit}".strip() if isinstance(value, Real) else str(value)
 
     def __repr__(self) -> str:
-        example = repr(self.choices[0]) if self.choices else "50"
+        example = repr(", ".join(self.choices) if self.is_order else self.choices[0]) if self.choices else "50"
         lines = [self.question, *(f"  - {choice}" for choice in self.choices or [])]
         return "\n".join([*lines, self.said or f"To answer, add guess={example} to the call and run the cell again."])
 
@@ -71,21 +80,28 @@ class Prediction:
         import ipywidgets  # type: ignore[import-untyped]
 
         said = ipywidgets.HTML(self.said)
-        if self.choices:
+        if self.choices and not self.picture:
             value = self.guess if self.guess in self.choices else None
             layout = ipywidgets.Layout(width="auto")
             field: Any = ipywidgets.RadioButtons(options=self.choices, value=value, layout=layout)
         else:
-            shown = "" if self.guess is None else number(self.guess)
-            field = ipywidgets.Text(shown, placeholder="a number", continuous_update=False, layout={"width": "9em"})
+            shown = number(self.guess) if isinstance(self.guess, Real) else self.guess or ""
+            words = ", ".join(self.choices or ["a number"])
+            layout = {"width": "98%" if self.choices else "9em"}
+            field = ipywidgets.Text(shown, placeholder=words, continuous_update=False, layout=layout)
 
         def take(change: Any) -> None:
-            said.value = self.answer(change["new"]) or f"{self.said}. The answer comes below."
+            said.value = self.answer(change["new"]) or (change["new"] and f"{self.said}. The answer comes below.")
 
         field.observe(take, "value")
         row = ipywidgets.HBox([field, ipywidgets.Label(self.unit)]) if self.unit else field
         title = ipywidgets.HTML(f"<b>{self.question}</b>")
-        form = ipywidgets.VBox([title, row, said], layout={"border": "1px solid #7f7f7f", "padding": "0.3em 0.8em"})
+        parts = [title, row, said]
+        if self.picture:  # its script finds the form and the field by their classes
+            parts.insert(1, ipywidgets.HTML(self.picture.html(self.guess)))
+            field.add_class("nv-hand-text" if self.choices else "nv-hand-number")
+        form = ipywidgets.VBox(parts, layout={"border": "1px solid #7f7f7f", "padding": "0.3em 0.8em"})
+        form.add_class("nv-hand-form")
         form.field = field
         return form
 
@@ -96,7 +112,14 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def predict(name: str, question: str, choices: list[str] | None = None, unit: str = "", guess: Any = None) -> None:
+def predict(
+    name: str,
+    question: str,
+    choices: list[str] | None = None,
+    unit: str = "",
+    guess: Any = None,
+    picture: Any = None,
+) -> None:
     """Ask for a guess, in a small form; `reveal(name, truth)` in a later cell sets the truth beside it.
 
     Args:
@@ -105,8 +128,9 @@ def predict(name: str, question: str, choices: list[str] | None = None, unit: st
         choices: the answers to choose from; without them the answer is a number.
         unit: of the number, for example "%".
         guess: your answer, where no form can be shown.
+        picture: `Boxes` or `Bars` of `nanovllm.viz`, on which the guess is made; it has the choices.
     """
-    prediction = _asked[name] = Prediction(name, question, choices, unit)
+    prediction = _asked[name] = Prediction(name, question, choices, unit, picture)
     if problem := prediction.answer(guess):
         print(problem)
     if hasattr(shell(), "kernel"):
@@ -115,6 +139,8 @@ def predict(name: str, question: str, choices: list[str] | None = None, unit: st
         with suppress(ImportError):  # there are no widgets here
             form = prediction.form()._repr_mimebundle_()
             display({WIDGET_VIEW: form[WIDGET_VIEW], "text/plain": repr(prediction)}, raw=True)
+            if picture:
+                display({"text/html": picture.script(), "text/plain": ""}, raw=True)
             return
     print(repr(prediction))
 
@@ -124,8 +150,9 @@ def reveal(name: str, truth: Any) -> None:
 
     Args:
         name: the question's.
-        truth: a number, or one of its choices.
+        truth: a number, or one of its choices; all of them in order, where that is asked for.
     """
+    truth = ", ".join(truth) if isinstance(truth, list) else truth
     prediction = _asked.get(name) or Prediction(name, "", None, "")
     right = prediction.text(truth)
     is_choice = isinstance(truth, str)
@@ -139,6 +166,8 @@ def reveal(name: str, truth: Any) -> None:
     else:
         is_near = abs(float(prediction.guess) - truth) <= 0.03 * abs(truth)
         message = Message(f"You said {guess}. {it_is}", kind="passed" if is_near else "todo")
+    if prediction.picture:
+        message.picture = prediction.picture.html(prediction.guess, truth)
     from IPython.display import display  # outside of IPython it prints
 
     display(message)

@@ -26,12 +26,14 @@ class Message:
         rows: label and text; an empty label for a text of its own.
         kind: "passed", "failed" or "todo".
         beside: what was observed in two runs: what it is, ours, yours.
+        picture: HTML below all that, where there is a page.
     """
 
     title: str
     rows: list[tuple[str, str]] = field(default_factory=list)
     kind: str = "todo"
     beside: list[tuple[str, str, str]] = field(default_factory=list)
+    picture: str = ""
 
     def __repr__(self) -> str:
         width = max((len(label) for label, _ in self.rows), default=0)
@@ -55,7 +57,7 @@ class Message:
         return (
             f"<div style='border-left:0.3em solid {color};padding-left:0.8em' role='status'>"
             f"<b>{symbol} {html.escape(self.title)}</b><table style='margin:0.3em 0'>{rows}</table>"
-            f"{self._table(cell)}</div>"
+            f"{self._table(cell)}{self.picture}</div>"
         )
 
     def _table(self, cell: str) -> str:

@@ -11,8 +11,10 @@ from .record import record, record_scheduler
 from .trace import check_trace, load_trace, save_trace
 
 _LAZY = {
+    "Bars": "hands",
     "BlockSizeExplorer": "widgets",
     "BlockTable": "widgets",
+    "Boxes": "hands",
     "DataFlow": "data_flow",
     "GraphSpeedup": "graph_speedup",
     "MemoryBudget": "memory",

@@ -35,7 +35,7 @@ from textwrap import fill
 import figures
 from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config
-from nanovllm.viz import MemoryBudget, Timeline
+from nanovllm.viz import Bars, MemoryBudget, Timeline
 from nanovllm.viz.memory import GB, Setting, budget_of, model_size
 from nanovllm.viz.record import record
 
@@ -482,7 +482,8 @@ figures.requests_beside_one_another(LENGTHS, counts, 512)
 # ### Predict
 
 # %%
-predict("ten blocks", "With 40 blocks it takes 40 steps. How many with 10?")
+picture = Bars("10 blocks", 120, {"40 blocks": 40}, "steps")
+predict("ten blocks", "With 40 blocks it takes 40 steps. How many with 10?", unit="steps", picture=picture)
 
 # %%
 traces = {}

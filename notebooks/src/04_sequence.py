@@ -32,7 +32,7 @@ import time
 
 import figures
 from nanovllm import SamplingParams
-from nanovllm.viz import SequenceView
+from nanovllm.viz import Bars, SequenceView
 from nanovllm.viz.record import record
 from nanovllm.viz.sequence_view import moment
 
@@ -54,7 +54,8 @@ def greedy(max_tokens):
 # 256. Each gets 256 slots.
 
 # %%
-predict("reserved", "How much of the reserved memory is never used?", unit="%")
+picture = Bars("never used", 100, {"reserved": 100}, "%")
+predict("reserved", "How much of the reserved memory is never used?", unit="%", picture=picture)
 
 # %%
 beginnings = ["Once upon a time", "One day, a small fox", "There was an old boat", "Tom had a new ball"]
@@ -224,7 +225,8 @@ reveal("derived", derived.length)
 # All texts of 1 to 300 tokens, once each.
 
 # %%
-predict("blocks of 64", "In blocks of 64 tokens, how many of all slots stay empty?", unit="%")
+picture = Bars("empty slots", 100, {"all slots": 100}, "%")
+predict("blocks of 64", "In blocks of 64 tokens, how many of all slots stay empty?", unit="%", picture=picture)
 
 # %%
 me = mine()

@@ -31,7 +31,7 @@ from exercises.kit import workloads
 from nanovllm import LLM, SamplingParams
 from nanovllm.engine.block_manager import BlockManager
 from nanovllm.engine.sequence import Sequence
-from nanovllm.viz import BlockSizeExplorer, BlockTable, PrefixExplorer, PrefixSimulation, record
+from nanovllm.viz import Bars, BlockSizeExplorer, BlockTable, Boxes, PrefixExplorer, PrefixSimulation, record
 
 PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # the faster paths of chapter 17 are off
 SMALL = PLAIN | {"kvcache_block_size": 4, "num_kvcache_blocks": 40, "max_model_len": 64}
@@ -51,7 +51,8 @@ SMALL = PLAIN | {"kvcache_block_size": 4, "num_kvcache_blocks": 40, "max_model_l
 
 # %%
 lengths = [83, 126, 27, 27, 88, 29, 177, 76, 63, 75]
-predict("free slots", "In that moment, how many of the 1,024 slots are free?", unit="slots")
+picture = Bars("free slots", 1024, {"all slots": 1024}, step=4)
+predict("free slots", "In that moment, how many of the 1,024 slots are free?", unit="slots", picture=picture)
 
 # %%
 memory, length = figures.worst_moment(lengths)
@@ -110,7 +111,8 @@ figures.block_states()
 # Three prompts with the same system message have 24 or 25 tokens each. The first 17 tokens are the same.
 
 # %%
-predict("hits", "In blocks of 4, how many blocks of the second prompt are hits?", unit="blocks")
+picture = Boxes({f"block {i}": 4 for i in range(6)}, owner=1)
+predict("hits", "In blocks of 4, which block of the second prompt is the last one that is a hit?", picture=picture)
 
 
 # %%
@@ -125,7 +127,8 @@ topics = ["explain machine learning", "explain deep learning", "explain neural n
 prompts = [ask(topic) for topic in topics]
 names = ["Tom has a red ball. Where is it?", "Mia has a red ball. Where is it?"]
 explorer = PrefixExplorer(presets={"three topics": prompts, "another name": names})
-reveal("hits", sum(block.state == "hit" for block in explorer.explained(0)[1].blocks))
+states = [block.state for block in explorer.explained(0)[1].blocks]
+reveal("hits", f"block {states.count('hit') - 1}")
 explorer
 
 # %% [markdown]
@@ -307,13 +310,13 @@ figures.pool_level(levels, 8)
 # prompt comes again.
 
 # %%
-choices = ["the first of A's blocks", "the last of A's blocks", "it makes no difference"]
-predict("victim", "Which block should N take, so that A finds most of its tokens?", choices=choices)
+picture = Boxes({f"block {i}": 4 for i in range(5)}, in_order=True, owner=0)
+predict("victim", "Which block should N take, so that A finds most? And which is next best?", picture=picture)
 
 # %%
-found = [workloads.found_again(BlockManager(5, 4), takes) for takes in (0, -1)]
-print(f"N takes the first of A's blocks: A finds {found[0]} of its 20 tokens; the last: {found[1]}")
-reveal("victim", choices[2] if found[0] == found[1] else choices[found[1] > found[0]])
+found = {f"block {i}": workloads.found_again(BlockManager(5, 4), takes=i) for i in range(5)}
+print("tokens that A finds, if N takes", found)
+reveal("victim", sorted(found, key=found.get, reverse=True))
 
 # %% [markdown]
 # Without the first block the others cannot be reached, although they are still there. So the **tail goes first**: what
@@ -383,7 +386,8 @@ BlockSizeExplorer()
 # With a pool without end, 47 % of all prompt tokens would come from the cache.
 
 # %%
-predict("lru", "Which share of all prompt tokens does LRU find in the small pool?", unit="%")
+picture = Bars("LRU, small pool", 100, {"a pool without end": 47}, "%")
+predict("lru", "Which share of all prompt tokens does LRU find in the small pool?", unit="%", picture=picture)
 
 # %%
 # {{exercise ch05.choose_block_to_evict}}

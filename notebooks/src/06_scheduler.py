@@ -36,7 +36,7 @@ from nanovllm import LLM, SamplingParams
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
-from nanovllm.viz import BlockTable, Timeline
+from nanovllm.viz import Bars, BlockTable, Timeline
 from nanovllm.viz.record import record, record_scheduler
 from nanovllm.viz.timeline import totals
 
@@ -78,7 +78,9 @@ def run_with(scheduler_class, num_seats=4):
 
 
 static = run_with(StaticScheduler)
-predict("empty seats", "Static batching: which share of the seats stays empty, over all decode steps?", unit="%")
+picture = Bars("empty", 100, {"all seats": 100}, "%")
+question = "Static batching: which share of the seats stays empty, over all decode steps?"
+predict("empty seats", question, unit="%", picture=picture)
 
 
 # %%

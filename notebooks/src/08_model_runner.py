@@ -35,7 +35,7 @@ from nanovllm import LLM, SamplingParams
 from nanovllm.engine.sequence import Sequence
 from nanovllm.levers.cuda_graph import ModelRunnerLever, graph_batch_sizes
 from nanovllm.utils.context import get_context
-from nanovllm.viz import GraphSpeedup, SlotMapping, Timeline, record
+from nanovllm.viz import Bars, GraphSpeedup, SlotMapping, Timeline, record
 
 # Blocks of four tokens, so that pictures have room. Without the levers of chapter 17.
 SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 64, "max_model_len": 64, "device": "cpu"}
@@ -132,7 +132,8 @@ lengths = [len(llm.tokenizer.encode(text)) for text in (
     "One day, a fox", "A frog sat in the pond and sang", "There was an old boat by the sea",
 )]  # fmt: skip
 print("tokens of six prompts:", lengths)
-predict("padding", "In a rectangle for these six, which share of the places is padding?", unit="%")
+picture = Bars("padding", 100, {"the rectangle": 100}, "%")
+predict("padding", "In a rectangle for these six, which share of the places is padding?", unit="%", picture=picture)
 
 # %%
 reveal("padding", round(100 - 100 * sum(lengths) / (len(lengths) * max(lengths))))

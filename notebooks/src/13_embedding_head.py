@@ -30,7 +30,7 @@ import torch.nn.functional as F
 import nanovllm
 from exercises.kit import head_work, speed_work
 from nanovllm import LLM
-from nanovllm.viz import VocabularyShards
+from nanovllm.viz import Bars, VocabularyShards
 
 PLAIN = {"device": "cpu", "disabled_optimizations": "all", "enable_prefix_caching": False, "max_model_len": 256}
 PLAIN |= {"kvcache_block_size": 16, "num_kvcache_blocks": 40}
@@ -260,7 +260,8 @@ print("beyond the vocabulary:", parts[2].weight[-1, :4].tolist())
 # Four ranks with 512 rows each read 26 stories.
 
 # %%
-predict("skew", "Of 100 tokens of these stories, how many does rank 0 find among its rows?")
+picture = Bars("rank 0", 100, {"an equal share": 25})
+predict("skew", "Of 100 tokens of these stories, how many does rank 0 find among its rows?", picture=picture)
 
 # %%
 states = head_work.states()

@@ -31,7 +31,7 @@ import torch
 import nanovllm
 from exercises.kit import model_work
 from nanovllm import LLM
-from nanovllm.viz import ModelShapes
+from nanovllm.viz import Boxes, ModelShapes
 
 logging.disable(logging.WARNING)  # the engine warns of very small pools; here they are wanted
 PLAIN = model_work.OPTIONS
@@ -59,8 +59,8 @@ def write(engine, prompt=STORY, max_tokens=30):
 # blindly among its 2,048 tokens would give 7.6.
 
 # %%
-LOST = ["nothing works without any of them", "the last one is worst", "the first one is worst, by far"]
-predict("lost", "Which of the eight layers is missed most?", choices=LOST)
+picture = Boxes([f"layer {number}" for number in range(8)])
+predict("lost", "Which of the eight layers is missed most?", picture=picture)
 
 # %%
 llm = LLM("qwen3-tiny", **PLAIN)
@@ -71,7 +71,7 @@ for number in range(8):
         losses[f"without layer {number}"] = model_work.loss(llm, texts)
 figures.bars(losses, "loss on six stories", "{:.2f}")
 worst = max(range(8), key=lambda number: losses[f"without layer {number}"])
-reveal("lost", LOST[2] if worst == 0 else LOST[1] if worst == 7 else LOST[0])
+reveal("lost", f"layer {worst}")
 
 # %% [markdown]
 # Seven of the eight can be missed, at a price: what the others do still makes sense, for they read a stream from which
@@ -87,12 +87,12 @@ reveal("lost", LOST[2] if worst == 0 else LOST[1] if worst == 7 else LOST[0])
 
 # %%
 PARTS = ["embedding and head", "attention", "MLP", "norms"]
-predict("weights", "Where are most of the weights?", choices=PARTS)
+predict("weights", "Where are most of the weights? And next?", picture=Boxes(PARTS, in_order=True))
 
 # %%
 counts = model_work.num_parameters(model_work.config_of("qwen3-tiny"))
 print({name: f"{count:,}" for name, count in counts.items()})
-reveal("weights", max(counts, key=counts.get))
+reveal("weights", sorted(counts, key=counts.get, reverse=True))
 
 # %% [markdown]
 # Step through it. What you see was recorded by hooks a moment ago, in a real step of three prompts; the second half is

@@ -42,7 +42,7 @@ from nanovllm import LLM, SamplingParams
 from nanovllm.engine import model_runner
 from nanovllm.model_files import BUNDLED_MODELS
 from nanovllm.utils.context import reset_context, set_context
-from nanovllm.viz import WeightMap
+from nanovllm.viz import Boxes, WeightMap
 
 PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # the faster paths of chapter 17 are off
 PLAIN |= {"kvcache_block_size": 16, "num_kvcache_blocks": 32, "max_model_len": 512}
@@ -256,7 +256,8 @@ WeightMap(resolve=me.package.module("utils.loader").resolve_packed)
 
 # %%
 choices = ["the second half of the rows", "the second half of the columns", "all of it"]
-predict("o_proj", "Two ranks. Which piece of o_proj does the second one keep?", choices=choices)
+picture = Boxes(dict(zip(choices, ([(0, 0.5, 1, 0.5)], [(0.5, 0, 0.5, 1)], [(0, 0, 1, 1)]), strict=True)))
+predict("o_proj", "Two ranks. Which piece of o_proj does the second one keep?", picture=picture)
 
 # %%
 two = WeightMap(tensor_parallel_size=2)

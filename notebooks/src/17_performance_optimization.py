@@ -29,7 +29,7 @@ import figures
 from exercises.kit import lever_work, speed_work
 from nanovllm import LLM
 from nanovllm.levers import LEVERS, table
-from nanovllm.viz import Roofline
+from nanovllm.viz import Bars, Roofline
 
 import torch
 
@@ -54,7 +54,8 @@ def lab(exercise_id):
 # ### Predict
 
 # %%
-predict("plain", "How many tokens a second does the plain engine write for one reader on an H200?")
+picture = Bars("the plain engine", 3600, {"what memory allows": 3600}, step=10)
+predict("plain", "How many tokens a second does the plain engine write for one reader on an H200?", picture=picture)
 
 # %%
 fast, plain = speed_work.rates("batch-1")
@@ -179,7 +180,9 @@ for row in speed_work.recorded("steps_h200")["rows"][::4]:
 # Somebody makes all kernels twice as fast. Batch 256, no graph.
 
 # %%
-predict("half", "The step took 10.0 ms. How long does it take with kernels that are twice as fast?", unit="ms")
+picture = Bars("kernels twice as fast", 10, {"as it was": 10.0}, "ms", 0.1)
+predict("half", "The step took 10.0 ms. How long does it take with kernels that are twice as fast?", unit="ms",
+        picture=picture)  # fmt: skip
 
 # %% [markdown]
 # To answer that, write the queue.

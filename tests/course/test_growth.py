@@ -7,6 +7,7 @@ import nanovllm
 from exercises.kit import actions, manifest, notebooks, predictions, source, staircase
 from exercises.kit.assemble import Mine
 from exercises.kit.predictions import Prediction, predict, reveal
+from nanovllm.viz import Bars, Boxes
 
 EXERCISES = manifest.load()
 SMALL = {"kvcache_block_size": 4, "num_kvcache_blocks": 8, "max_model_len": 32, "device": "cpu"}
@@ -75,6 +76,41 @@ def test_the_form_holds_what_is_typed_or_chosen(choices, typed, guess):
     assert prediction.guess == guess
     assert "Your guess" in form.children[-1].value
     assert Prediction("a", "How many?", choices, "%").form().field.value in ("1,024", "y")
+
+
+BLOCKS = ["block 0", "block 1", "block 2"]
+
+
+@pytest.mark.parametrize(
+    ("picture", "guess", "truth", "says"),
+    [
+        (Boxes(BLOCKS), "block 1", "block 1", "You said block 1, and so it is."),
+        (Boxes(BLOCKS), "block 0", "block 1", "You said “block 0”. The answer is “block 1”."),
+        (Boxes(BLOCKS), None, "block 1", "You made no guess"),
+        (Boxes(BLOCKS, in_order=True), "block 2, block 1, block 0", BLOCKS[::-1], "block 0, and so it is."),
+        (Boxes(BLOCKS, in_order=True), "block 0, block 1, block 2", BLOCKS[::-1], "The answer is “block 2, block 1"),
+        (Bars("A", 100, unit="%"), 40, 23.4, "You said 40 %. It is 23.4 %."),
+    ],
+)
+def test_a_guess_on_a_picture_is_one_like_any_other(capsys, picture, guess, truth, says):
+    unit = "%" if isinstance(picture, Bars) else ""
+    predict("a", "Which?", unit=unit, picture=picture)
+    assert "To answer, add guess=" in (asked := capsys.readouterr().out) and "<svg" not in asked
+    predict("a", "Which?", unit=unit, guess=guess, picture=picture)
+    reveal("a", truth)
+    assert says in (shown := capsys.readouterr().out) and "<svg" not in shown
+    predict("a", "Which?", unit=unit, picture=picture)  # it is remembered
+    assert ("Your guess" in capsys.readouterr().out) == (guess is not None)
+
+
+def test_an_order_is_taken_when_all_are_in_it():
+    prediction = Prediction("a", "Which?", None, "", Boxes(BLOCKS, in_order=True))
+    form = prediction.form()
+    form.field.value = "block 1, block 0"
+    assert prediction.guess is None and "2 of 3" in form.children[-1].value
+    form.field.value = "block 1, block 0, block 2"
+    assert prediction.guess == "block 1, block 0, block 2" and "Your guess" in form.children[-1].value
+    assert "data-chosen" in Prediction("a", "Which?", None, "", Boxes(BLOCKS, in_order=True)).form().children[1].value
 
 
 def notebook_of(*cells):
