@@ -68,7 +68,7 @@ class Boxes(Picture):
         in_order: bool = False,
         owner: int | None = None,
     ) -> None:
-        self.boxes = dict[str, Any](boxes) if isinstance(boxes, Mapping) else dict.fromkeys(boxes, 1)
+        self.boxes: dict[str, Any] = dict(boxes) if isinstance(boxes, Mapping) else dict.fromkeys(boxes, 1)
         self.choices, self.in_order, self.owner = list(self.boxes), in_order, owner
         keys = "Or with the keyboard: arrow keys, and Enter."
         many = "Click all of them, the first one first; a second click takes one back."
