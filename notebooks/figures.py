@@ -1657,7 +1657,8 @@ def same_as_at_the_end(shares: dict[str, float], bar: float = 0.0) -> None:
 def two_ways_to_cut(width: int = 6, height: int = 4) -> None:
     """A product with a matrix that is cut by rows, and with one that is cut by columns: what each rank has."""
     _, axes = plt.subplots(1, 2, figsize=(8, 2.7))
-    for axis, is_row, title in zip(axes, (False, True), ("column-parallel", "row-parallel"), strict=True):
+    titles = ("by rows: column-parallel", "by columns: row-parallel")
+    for axis, is_row, title in zip(axes, (False, True), titles, strict=True):
         for i in range(height):
             for j in range(width):
                 color = (BLUE, ORANGE)[j >= width // 2 if is_row else i >= height // 2]

@@ -39,9 +39,9 @@ def shard(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
 def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor, shard_id: str) -> None:
     """Copy this rank's heads of one projection to their place; the rest of `param` stays.
 
-    Heads are dealt out in order: rank 0 has the first. Where a KV head is held by several
-    ranks, these are neighbors. Inside `param` lie first the queries, then the keys, then the
-    values.
+    This is rank `self.tp_rank` of `self.tp_size`, and has a range of the heads; rank 0 has the
+    first. Where a KV head is held by several ranks, these are neighbors. Inside `param` lie
+    first the queries, then the keys, then the values.
 
     Args:
         param: this rank's weight, [rows, hidden_size], or its bias, [rows].
@@ -87,9 +87,9 @@ def choose_cuts(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[
     part becomes whole by an all-gather where the next cut, a norm or the end of the chain needs it.
     `numbers_sent(linears, cuts, num_ranks)` and `weights_held(...)` count.
 
-    The goal: for the chains of `exercises.kit.parallel_work.tasks()`, a rank sends at most 1,300
-    numbers a token. "row" everywhere is 5,112, "column" and "row" in turn 2,616. With any other
-    chain it is never more than with either of these, and 0 where a rank has room for everything.
+    The goal: for the three chains of `exercises.kit.parallel_work.tasks()` together, a rank sends
+    at most 1,300 numbers a token. "row" everywhere is 5,112, "column" and "row" in turn 2,616. With
+    any other chain it is never more than with either of these, and 0 where a rank has room for everything.
 
     Args:
         linears: the matrices, each with `input_size`, `output_size`, and `then`: "norm", or "each"

@@ -70,7 +70,10 @@ class Result:
             rows += [("raised", "\n".join(self.finding.error))]
             if not self.finding.error:
                 rows += [("looked at", self.finding.what)]
-                rows += [("expected", self.finding.expected), ("got", self.finding.got)]
+                expected, got = self.finding.expected, self.finding.got
+                if expected == repr(grading.AS_IT_SHOULD_BE):  # what was got says all of it
+                    expected, got = "", got.strip("'")
+                rows += [("expected", expected), ("got", got)]
                 rows += [("difference", difference(self.finding.expected, self.finding.got))]
         rows += [("likely", self.diagnosis), ("together", self.whole), ("where", "\n".join(self.details))]
         rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]

@@ -121,9 +121,9 @@ class QKVParallelLinear(ColumnParallelLinear):
     def weight_loader(self, param: nn.Parameter, loaded_weight: Tensor, shard_id: str) -> None:
         """Copy this rank's heads of one projection to their place; the rest of `param` stays.
 
-        Heads are dealt out in order: rank 0 has the first. Where a KV head is held by several
-        ranks, these are neighbors. Inside `param` lie first the queries, then the keys, then the
-        values.
+        This is rank `self.tp_rank` of `self.tp_size`, and has a range of the heads; rank 0 has the
+        first. Where a KV head is held by several ranks, these are neighbors. Inside `param` lie
+        first the queries, then the keys, then the values.
 
         Args:
             param: this rank's weight, [rows, hidden_size], or its bias, [rows].

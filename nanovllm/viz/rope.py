@@ -96,7 +96,8 @@ class RopeView(StepWidget):
         return [self.first_step(), self.num_steps - 1]
 
     def footer(self) -> str:
-        return f"angles from the engine's table, {len(self.rotary.cos_sin_cache):,} positions"
+        long = f"{len(self.rotary.cos_sin_cache):,} positions"
+        return f"angles from the engine's table, {long}; in each circle, the longer arrow reaches the edge"
 
     def draw(self, step: int) -> Frame:
         return Frame((self._draw(step),), legend_html(LEGEND))

@@ -32,7 +32,7 @@ BY_COLUMNS = ("o_proj", "down_proj")  # which take what the rows of another matr
 STAGES = ("x", "qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 TOLD = (
     "",
-    "By rows: {shape} a rank. Rank 0 computes the heads {heads}, and their attention.",
+    "By rows: {shape} a rank. The heads, rank by rank: {heads}.",
     "By columns: {shape} a rank. What comes out of a rank's heads goes into its columns: a part of every sum.",
     "By rows: {shape} a rank. Gate and up are cut alike, so that a rank has both factors of each product.",
     "By columns: {shape} a rank. They take what the rank's own rows have made: again a part of every sum.",
@@ -73,7 +73,8 @@ def shares_of(model: str, size: int, module: Callable[[str], Any]) -> list[Share
             is_by_columns = len(shape) == 1 or short(target) in BY_COLUMNS
             marks = torch.arange(shape[-1 if is_by_columns else 0]) + number * KIND
             marks = (marks if is_by_columns else marks[:, None]).expand(shape)
-            loader.load_weight(params[target], marks.float(), shard_id, name)
+            with state.tensor_parallel_group(state.TensorParallelGroup(rank, size)):
+                loader.load_weight(params[target], marks.float(), shard_id, name)
         kinds, matrices = [short(name) for name in shapes], {name: data for name, data in own.items() if data.dim() > 1}
         marked = {name: data[0] if name in BY_COLUMNS else data[:, 0] for name, data in matrices.items()}
         pieces = {name: pieces_of(marks.int().tolist(), kinds) for name, marks in marked.items()}
@@ -142,7 +143,8 @@ class TensorParallelView(StepWidget):
         if stage == 0:
             who = "Every rank has" if size > 1 else "One rank has"
             return f"{who} all {self.hidden_size} numbers of a token, all norms, and {share.num_weights:,} weights."
-        heads = " ".join(f"{kind}{n}" for kind, n in self.heads(size, 0, "qkv_proj"))
+        held = [self.heads(size, rank, "qkv_proj") for rank in range(size)]
+        heads = ", ".join(" ".join(f"{kind}{n}" for kind, n in own) for own in held)
         is_met = size > 1 and stage in (2, 4)
         meet = f" One all-reduce adds the parts up: {self.hidden_size} numbers a token." if is_met else ""
         return TOLD[stage].format(shape=share.shapes[name], heads=heads) + meet
@@ -157,7 +159,8 @@ class TensorParallelView(StepWidget):
         return super().still_steps()[-2:]
 
     def footer(self) -> str:
-        return f"{self.model}, layer 0, loaded by the engine's loaders; a color is a KV head and the heads that ask it"
+        marks = "a color is a KV head and who asks it; ×2: on two ranks"
+        return f"{self.model}, layer 0, loaded by the engine's loaders; {marks}"
 
     def draw(self, step: int) -> Frame:
         size, stage = self.at(step)

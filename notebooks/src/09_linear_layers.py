@@ -11,7 +11,8 @@
 # * run two real processes that share the bundled model, and measure what it costs,
 # * cut a chain of matrices, if you like, so that little is sent.
 #
-# Plan an hour and twenty minutes. A fourth exercise waits at the end. Everything runs on a laptop's CPU.
+# Plan 85 minutes; three exercises are half an hour of it. The life of the processes and a fourth exercise wait at the
+# end. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -101,9 +102,9 @@ print(torch.allclose(by_rows, x @ weight.T, atol=1e-6), torch.allclose(by_column
 # %% [markdown]
 # What a rank lacks, it gets by a **collective**: a call that all ranks make together.
 #
-# * *all-gather*: the parts are put side by side, and everybody has the whole vector.
-# * *all-reduce*: vectors are added up, and everybody has the sum. It sends twice as much as an all-gather of the same
-#   length.
+# * *all-gather*: the parts are put side by side, and everybody has the whole vector. For n numbers, each of R ranks
+#   sends n (R - 1) / R.
+# * *all-reduce*: vectors are added up, and everybody has the sum. It sends twice as many.
 #
 # ### Predict
 #
@@ -231,9 +232,9 @@ reveal("cards", choices[0] if cards == right else choices[2] if len(set(words)) 
 # Two things are wrong, and neither raises an error. Query head 2 belongs to KV head 1, and asks KV head 0. And what
 # comes out of heads 0 and 2 meets the columns of `o_proj` that are for heads 0 and 1. With one rank, nobody notices.
 #
-# With fewer KV heads than ranks, a KV head is held by `num_kv_head_replicas` ranks side by side. Where the rows of a
-# projection go in the parameter, `self.shards` says. `default_weight_loader(rows, tensor)` copies, and refuses another
-# shape.
+# With fewer KV heads than ranks, a KV head is held by `num_kv_head_replicas` ranks side by side. The layer has noted
+# its rank: it is `self.tp_rank` of `self.tp_size`. Where the rows of a projection go in the parameter, `self.shards`
+# says. `default_weight_loader(rows, tensor)` copies, and refuses another shape.
 
 # %%
 # {{exercise ch09.weight_loader}}
@@ -389,7 +390,16 @@ figures.bars(times, "milliseconds for a token, measured just now", "{:.1f}")
 #
 # Sums in another order *are* rounded otherwise; here, and nearly always, the best token is far enough ahead.
 #
+# ## Your engine
+
+# %%
+print(mine().whose("ch09"))
+staircase("09")
+
+# %% [markdown]
 # ## One command's way
+#
+# This section and the two after it are for those who have time left. Nothing later needs them.
 
 # %%
 import os
@@ -450,25 +460,16 @@ print(recorded["cuda_after_fork"])
 # A spawned child imports the main script. One that makes its `LLM` at the top level would make another in each child,
 # and so on; the engine notices, and says what to write: `if __name__ == "__main__":`. And what is sent is pickled, so
 # functions that a child calls live in the package.
-#
-# ## Your engine
-
-# %%
-print(mine().whose("ch09"))
-staircase("09")
 
 # %% [markdown]
 # ## One more: cut a model of your own
-#
-# Nothing later needs this section, for which twenty minutes are good.
 #
 # Column and row in turn is right for a plain transformer. Other models have narrow matrices between wide ones, or a
 # norm between the two of a pair. And a small matrix may be held by everybody. ("column" and "row" are short for
 # column-parallel, which is by rows, and row-parallel, by columns.)
 #
-# Here are three chains, and room for a few weights more than each rank's share. For n numbers, an all-gather has each
-# of R ranks send n (R - 1) / R, an all-reduce twice as many. The exercise is open: whatever fits and sends at most
-# 1,300 numbers a token counts; below 1,100 is a good one.
+# Here are three chains, and room for a few weights more than each rank's share. The exercise is open, for twenty
+# minutes: whatever fits and sends at most 1,300 numbers a token counts; below 1,100 is a good one.
 
 # %%
 plain_plans = {"row everywhere": parallel_work.row_everywhere, "in turn": parallel_work.in_turn}

@@ -9,9 +9,10 @@
 # * turn pairs of features, and find in real scores what is left of the angles,
 # * write the rotation, its table, and the lookup in it, and plug them into the engine,
 # * break each of them, and hear the model stutter,
-# * have the bundled model read texts three times as long as those of its training.
+# * have the bundled model read texts three times as long as those of its training, if you like.
 #
-# Plan an hour and a quarter; the four exercises are half an hour of it. Everything runs on a laptop's CPU.
+# Plan an hour and a quarter; three exercises are half an hour of it. A fourth waits at the end. Everything runs on a
+# laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -128,7 +129,8 @@ reveal("moved", choices[0] if abs(after - before) < 1e-3 else choices[2])
 # %% [markdown]
 # Turn both arrows of a pair by the same angle, and the angle between them stays; a dot product knows nothing else. So
 # a score depends on the **distance** of two tokens, wherever they are. Here are the same two vectors at all
-# positions from 0 to 9: along each diagonal the number is the same.
+# positions from 0 to 9: along each diagonal the number is the same. (In the upper right half the key comes after the
+# query; attention never asks for that.)
 
 # %%
 table_of_scores = torch.tensor([[score(i, j) for j in range(10)] for i in range(10)])
@@ -238,8 +240,8 @@ coarse = torch.outer(torch.arange(2048).bfloat16(), frequencies.bfloat16()).floa
 in_bfloat16 = rope_work.losses(torch.cat((coarse.cos(), coarse.sin()), -1).unsqueeze(1), text)
 curves = {"computed in bfloat16": in_bfloat16, "computed in float32": right}
 figures.loss_by_position(curves, 128, "How badly each token is guessed, by its position")
-early, late = (float((in_bfloat16 - right)[part].mean()) for part in (slice(0, 256), slice(1024, None)))
-print(f"what bfloat16 costs: {early:+.2f} up to position 256, {late:+.2f} from 1,024 on")
+early, late = (round(float((in_bfloat16 - right)[part].mean()), 2) + 0 for part in (slice(0, 256), slice(1024, None)))
+print(f"what bfloat16 costs: {early:.2f} up to position 256, {late:.2f} from 1,024 on")
 print("256, 257, 258 and 259 as bfloat16:", torch.arange(256, 260).bfloat16().tolist())
 reveal("coarse", choices[1] if early < 0.1 < late else choices[0] if early > 0.1 else choices[2])
 
@@ -324,7 +326,18 @@ for answer in answers[0]:
 print("the same as ours:", *[a["token_ids"] == b["token_ids"] for a, b in zip(*answers, strict=True)])
 
 # %% [markdown]
+# ## Your engine
+#
+# The map, and how fast it is now, measured on the fixed work of all chapters.
+
+# %%
+print(mine().whose("ch11"))
+staircase("11")
+
+# %% [markdown]
 # ## Further than in the training
+#
+# This section is for those who have twenty-five minutes left. Nothing later needs it.
 #
 # qwen3-tiny was trained on rows of 2,048 tokens. Nothing in the code stops us from making a longer table. So let it
 # read 6,144 tokens of stories: each is short, and nothing in it depends on what was 3,000 tokens earlier.
@@ -389,15 +402,6 @@ print(f"loss of the whole text: {name} {float(far[name].mean()):.2f}")
 # reads none of them.
 #
 # None of it gives the model a longer memory. It was never asked to find something 5,000 tokens back.
-
-# %% [markdown]
-# ## Your engine
-#
-# The map, and how fast it is now, measured on the fixed work of all chapters.
-
-# %%
-print(mine().whose("ch11"))
-staircase("11")
 
 # %% [markdown]
 # ## Change it

@@ -741,7 +741,7 @@ def three_models(engine, check):
         total += sent
     check.measured(f"sent in all three: {total:,} numbers; column and row in turn make it 2,616")
     says = f"At most {parallel_work.BAR:,} are asked for, and it was {total:,}."
-    check.true(f"at most {parallel_work.BAR:,} numbers", total <= parallel_work.BAR, says)
+    check.true(f"at most {parallel_work.BAR:,} numbers in all three", total <= parallel_work.BAR, says)
 
 
 def random_chain(seed):

@@ -184,7 +184,7 @@ def ask_rotation(engine, check, x, angles, text, tolerance=1e-4, dtype=None):
     table = torch.tensor(angles, dtype=torch.float64).unsqueeze(1)
     before, cos, sin = x.clone(), table.cos().float(), table.sin().float()
     raised = RAISED if x.is_contiguous() else RAISED | {"RuntimeError": NOT_CONTIGUOUS}
-    check.step(f"{text}: x {list(x.shape)}, {str(x.dtype).removeprefix('torch.')}", raised)
+    check.step(f"{text}: x of shape {list(x.shape)}, {str(x.dtype).removeprefix('torch.')}", raised)
     got = engine.get("layers.rotary_embedding:apply_rotary_emb")(x, cos, sin)
     ok = check_tensor(check, "what comes back", got, rotated(before, angles).float(), AXES,
                       known_mistakes(before, angles), {"x": before.float()}, dtype or x.dtype, tolerance)  # fmt: skip
@@ -754,7 +754,9 @@ def ask_loss(check, losses, num_tokens):
     )
     check.measured(f"loss of {num_tokens:,} tokens: {loss:.3f}; at most {bar:.2f} is asked for")
     check.true(
-        f"at most {bar:.2f}", loss <= bar, f"The loss is {loss:.3f}, and at most {bar:.2f} is asked for; {about}."
+        f"a loss of at most {bar:.2f}",
+        loss <= bar,
+        f"The loss is {loss:.3f}, and at most {bar:.2f} is asked for; {about}.",
     )
 
 

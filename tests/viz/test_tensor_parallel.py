@@ -48,7 +48,7 @@ def test_marks_that_count_up_belong_together():
 
 def test_all_steps_say_where_they_are(view):
     assert view.num_steps == 15 and view.bookmarks == {"1 rank": 1, "2 ranks": 6, "4 ranks": 11} and view.step == 6
-    assert view.label(6) == "2 ranks, qkv_proj" and "heads q0 q1 k0 v0" in view.caption(6)
+    assert view.label(6) == "2 ranks, qkv_proj" and "q0 q1 k0 v0, q2 q3 k1 v1" in view.caption(6)
     assert "One all-reduce" in view.caption(7) and "One all-reduce" not in view.caption(2)
     for step in range(view.num_steps):
         size, _ = view.at(step)
