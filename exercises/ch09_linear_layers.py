@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: ff8c46d3f7f1
+# derived: 463399635643
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -72,7 +72,8 @@ def choose_cuts(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[
 
     The goal: for the three chains of `exercises.kit.parallel_work.tasks()` together, a rank sends
     at most 1,300 numbers a token. "row" everywhere is 5,112, "column" and "row" in turn 2,616. With
-    any other chain it is never more than with either of these, and 0 where a rank has room for everything.
+    any other chain it is never more than with either of these, and 0 where a rank has room for
+    everything.
 
     Args:
         linears: the matrices, each with `input_size`, `output_size`, and `then`: "norm", or "each"

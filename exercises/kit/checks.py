@@ -65,15 +65,13 @@ class Result:
         """Label and text of everything there is to say."""
         rows = [("", self.summary)]
         if self.finding:
-            rows += [("the case", self.finding.story)]
-            rows += [("steps", "\n".join(self.finding.steps))] if self.finding.steps else []
+            rows += [("the case", self.finding.story), ("steps", "\n".join(self.finding.steps))]
             rows += [("raised", "\n".join(self.finding.error))]
             if not self.finding.error:
                 rows += [("looked at", self.finding.what)]
-                expected, got = self.finding.expected, self.finding.got
-                if expected == repr(grading.AS_IT_SHOULD_BE):  # what was got says all of it
-                    expected, got = "", got.strip("'")
-                rows += [("expected", expected), ("got", got)]
+                # What a tensor is like says what it should be, too.
+                rows += [("expected", self.finding.expected)] * (self.finding.expected != "'as it should be'")
+                rows += [("got", self.finding.got)]
                 rows += [("difference", difference(self.finding.expected, self.finding.got))]
         rows += [("likely", self.diagnosis), ("together", self.whole), ("where", "\n".join(self.details))]
         rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]

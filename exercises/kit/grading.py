@@ -39,7 +39,6 @@ from .runner import CASE_MARK
 
 STEPS_SHOWN = 10
 LONGEST_VALUE = 400
-AS_IT_SHOULD_BE = "as it should be"  # expected, where what was got says how it differs
 Says = str | dict[Any, str] | Callable[[Any], str | None] | None
 # What the plugged-in engine works on: shared prefixes, prompts that are cut into chunks, and too few blocks for all.
 # It is the plain engine, which admits whatever fits right now, and has to preempt when answers grow.

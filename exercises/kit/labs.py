@@ -468,7 +468,8 @@ def choose_cuts(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[
 
     The goal: for the three chains of `exercises.kit.parallel_work.tasks()` together, a rank sends
     at most 1,300 numbers a token. "row" everywhere is 5,112, "column" and "row" in turn 2,616. With
-    any other chain it is never more than with either of these, and 0 where a rank has room for everything.
+    any other chain it is never more than with either of these, and 0 where a rank has room for
+    everything.
 
     Args:
         linears: the matrices, each with `input_size`, `output_size`, and `then`: "norm", or "each"

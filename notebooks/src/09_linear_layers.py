@@ -8,11 +8,10 @@
 # * cut a matrix in two ways, and see why one after the other needs a single exchange,
 # * write the loaders that give each rank its heads, and the layer that adds up the parts,
 # * hear what the model writes when a head is on the wrong rank,
-# * run two real processes that share the bundled model, and measure what it costs,
+# * run two real processes that share the bundled model, and measure the cost,
 # * cut a chain of matrices, if you like, so that little is sent.
 #
-# Plan 85 minutes; three exercises are half an hour of it. The life of the processes and a fourth exercise wait at the
-# end. Everything runs on a laptop's CPU.
+# Plan 85 minutes; three exercises are half an hour of it. A fourth waits at the end. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -22,9 +21,6 @@
 
 # %%
 # %load_ext exercises
-mine()
-
-# %%
 import figures
 import torch
 
@@ -44,6 +40,8 @@ def write(engine, num_ranks):
     with engine.LLM("qwen3-tiny", tensor_parallel_size=num_ranks, **PLAIN) as llm:
         return llm.generate(STORY, GREEDY, use_tqdm=False)[0]["text"]
 
+
+mine()
 
 # %% [markdown]
 # ## Why
