@@ -73,8 +73,7 @@ def shares_of(model: str, size: int, module: Callable[[str], Any]) -> list[Share
             is_by_columns = len(shape) == 1 or short(target) in BY_COLUMNS
             marks = torch.arange(shape[-1 if is_by_columns else 0]) + number * KIND
             marks = (marks if is_by_columns else marks[:, None]).expand(shape)
-            with state.tensor_parallel_group(state.TensorParallelGroup(rank, size)):
-                loader.load_weight(params[target], marks.float(), shard_id, name)
+            loader.load_weight(params[target], marks.float(), shard_id, name)
         kinds, matrices = [short(name) for name in shapes], {name: data for name, data in own.items() if data.dim() > 1}
         marked = {name: data[0] if name in BY_COLUMNS else data[:, 0] for name, data in matrices.items()}
         pieces = {name: pieces_of(marks.int().tolist(), kinds) for name, marks in marked.items()}

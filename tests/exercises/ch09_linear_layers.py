@@ -4,6 +4,7 @@ computed by hand, number by number.
 
 import random
 import re
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -349,6 +350,20 @@ ERRORS_OF_LOADER = {
 }
 
 
+ASKS_THE_GROUP = (  # if it succeeds while the layer's group is the current one
+    "get_tensor_parallel_group() knows the rank only while layers are built. Weights are loaded later, and then there "
+    "seems to be one rank. The layer has noted its own: self.tp_rank of self.tp_size."
+)
+
+
+def succeeds(action):
+    try:
+        action()
+    except Exception:
+        return False
+    return True
+
+
 def says_rows(layer, kind, param, error):
     """What a ValueError means, "" if it may mean several things."""
     if "evenly" in error:
@@ -395,7 +410,9 @@ def load(engine, check, layer, kinds="qkv", is_bias=False, ranks=None, turned=Fa
             try:
                 linear.weight_loader(param, full, kind)
             except ValueError as error:
-                if says := says_rows(layer, kind, param, str(error)):
+                with group_of(SimulatedGroup(rank, layer.size)):
+                    is_lost = succeeds(partial(linear.weight_loader, param, full, kind))
+                if says := ASKS_THE_GROUP if is_lost else says_rows(layer, kind, param, str(error)):
                     check.step(f"the parameter has {len(param)} rows, of which {kind} has {layer.rows(kind)}", says)
                 raise
             check.true(
