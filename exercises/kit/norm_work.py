@@ -66,7 +66,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "SiLU above 0, nothing below": _gated(lambda gate, up: F.silu(gate).relu() * up),
     "the sigmoid alone": _gated(lambda gate, up: gate.sigmoid() * up),
     "gate and up exchanged": _gated(lambda gate, up: F.silu(up) * gate),
-    "nothing but the product": _gated(lambda gate, up: gate * up),
+    "gate times up, no SiLU": _gated(lambda gate, up: gate * up),
 }
 
 

@@ -127,10 +127,10 @@ class ModelShapes(StepWidget):
 
     def caption(self, step: int) -> str:
         kind, n = self.places[step]
-        seen, (name, _, words) = self.steps[kind][n], PARTS[n]
+        seen, words = self.steps[kind][n], PARTS[n][2]
         shapes = f"{written(seen.inputs)} -> {written(seen.outputs)}"
         size = f" {seen.params:,} parameters, {seen.bytes:,} bytes." if seen.params else " No parameters."
-        return f"{name.strip()}: {words}. {shapes}.{size}"
+        return f"{words[0].upper()}{words[1:]}. {shapes}.{size}"
 
     def default_bookmarks(self) -> dict[str, int]:
         size = len(PARTS)
@@ -150,7 +150,8 @@ class ModelShapes(StepWidget):
     def draw(self, step: int) -> Frame:
         kind, now = self.places[step]
         parts = self.steps[kind]
-        picture = Drawing(WIDTH, TOP + ROW * len(PARTS) + 44, self.caption(step))
+        said = f"{PARTS[now][0].strip()}. {self.caption(step)}"
+        picture = Drawing(WIDTH, TOP + ROW * len(PARTS) + 44, said)
         picture.text(0, 16, f"{kind} step", bold=True)
         picture.text(LEFT, 16, "what comes out, as [tokens, ...]", SMALL, bold=True)
         picture.text(WIDTH, 16, "parameters", SMALL, anchor="end", bold=True)

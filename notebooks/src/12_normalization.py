@@ -9,9 +9,10 @@
 # * write RMSNorm, and the norm that takes the residual along,
 # * write the gate of the MLP, and find out how many gates a token needs,
 # * find out which precision a sum of squares needs,
-# * make a norm for a chip that has no float but float16.
+# * make a norm for a chip that has no float but float16, if you like.
 #
-# Plan 85 minutes; the exercises are forty of them. Everything runs on a laptop's CPU.
+# Plan 75 minutes; three exercises are 24 of them. A fourth, an open one, waits at the end. Everything runs on a
+# laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -79,9 +80,9 @@ figures.sizes_through_layers(curves, "How large the residual stream is")
 #
 # ## A picture to play with
 #
-# The last token of the sentence on its way. Above: its size at each norm, before (blue) and after (green). Below: its
-# 256 numbers. Step with the arrow keys. Here the norms are counted, two a layer: 10 and 11 are those of layer 5, and
-# 16 is the one at the end.
+# The last token of the sentence on its way. Above: its size at each norm, before (blue) and after (green; the learned
+# weight is in it). Below: its 256 numbers. Step with the arrow keys. Here the norms are counted, two a layer: 10 and 11
+# are those of layer 5, and 16 is the one at the end.
 
 # %%
 NormView(*norm_work.for_view(SENTENCE))
@@ -224,7 +225,7 @@ print(f"in bfloat16, one number in a hundred is wrong by {100 * worst:.2f} % or 
 # is right for every dtype, and where a kernel waits for the memory, arithmetic is free.
 #
 # There is one convention more. Hugging Face rounds the scaled row to the model's dtype and *then* multiplies by the
-# weight. In bfloat16 the other order gives another last digit in every fourth number. We do as the training did.
+# weight. In bfloat16 the other order gives another last digit in every fourth number or so. We do as the training did.
 #
 # A row of zeros has the size 0. eps, 0.000001, is added to the mean square, so that nobody divides by it.
 
@@ -353,6 +354,9 @@ print("the same as ours:", write(me) == write(nanovllm))
 
 # %% [markdown]
 # ## How many gates matter?
+#
+# Along some stories we count the gates below zero, and those that are as good as shut: SiLU makes of them a number
+# between -0.1 and 0.1.
 
 # %%
 gates = norm_work.gates(norm_work.stories(512))
@@ -361,7 +365,8 @@ shut = [float((F.silu(gate).abs() < 0.1).float().mean()) for gate in gates]
 figures.gates_of_layers(below, shut)
 
 # %% [markdown]
-# In most layers eight or nine gates of ten are below zero. Most of these let a little pass, with the opposite sign.
+# In most layers eight or nine gates of ten are below zero. In layers 2 to 6 most of these still let a little pass, with
+# the opposite sign; in the first two and the last, about half of all gates or more are as good as shut.
 #
 # ### Predict
 #
@@ -388,12 +393,21 @@ reveal("shut", round(100 * good))
 
 # %% [markdown]
 # Which gates matter depends on the token, so no weight can be thrown away. But a row of up_proj behind a shut gate
-# need not be computed for this token, nor the column of down_proj. The gates themselves all have to be computed first,
-# so what could stay in the memory is 94 % of the other two matrices: nearly two thirds of the MLP, for one token.
+# need not be computed for this token, nor the column of down_proj. The gates themselves all have to be computed first.
+# Of the other two matrices 94 % need not even be read: nearly two thirds of the MLP, for one token.
 # Engines for laptops and phones do that. In a batch, each token opens other gates, and together they want nearly all.
 
 # %% [markdown]
-# ## A norm without float32
+# ## Your engine
+#
+# The map, and how fast it is now, measured on the fixed work of all chapters.
+
+# %%
+print(mine().whose("ch12"))
+staircase("12")
+
+# %% [markdown]
+# ## One more: a norm without float32
 #
 # Some chips, such as those for neural networks in phones, compute in float16 and nothing else. Written there as it
 # stands, RMSNorm has a loss of 2.16: rows with a number above 255 come out as zeros. Your norm shall be right for all
@@ -429,15 +443,6 @@ tried[name] = norm_work.loss_in_float16(me.package.module("labs").half_norm)
 figures.bars(tried, f"loss in float16; at most {norm_work.BAR} is asked for", "{:.3f}", limit=norm_work.BAR)
 
 # %% [markdown]
-# ## Your engine
-#
-# The map, and how fast it is now, measured on the fixed work of all chapters.
-
-# %%
-print(mine().whose("ch12"))
-staircase("12")
-
-# %% [markdown]
 # ## Change it
 #
 # * `NormView(*norm_work.for_view(SENTENCE, token=5))`: which tokens have a small stream at the end, and which a large
@@ -450,7 +455,7 @@ staircase("12")
 # %% [markdown]
 # ## Recap
 #
-# 1. Layers only add to the residual stream, so it grows; a norm gives each reader a copy of a fixed size.
+# 1. Layers only add to the residual stream, so it grows; a norm gives each reader a copy, whatever the size it had.
 # 2. RMSNorm divides each row by the root of the mean of its squares, and multiplies by a learned weight.
 # 3. Squares leave float16 at 255: statistics are float32, then comes one rounding, then the weight.
 # 4. Norm and sum are one function, so that one kernel can take its place.

@@ -10,7 +10,7 @@
 # * make noise from a counter, so that a request writes the same text alone and in a crowd,
 # * find a rule of your own that is bold in stories and sure in sums, if you like.
 #
-# Plan an hour and twenty minutes; four exercises are fifty minutes of it. A fifth, an open one, waits at the end.
+# Plan an hour and a half; four exercises are three quarters of an hour of it. A fifth, an open one, waits at the end.
 # Everything runs on a laptop's CPU.
 
 # %% [markdown]
@@ -62,7 +62,7 @@ def params_of(seeds, max_tokens=24, **more):
 for temperature in (0.0, 1.0):
     print(f"temperature {temperature}")
     for text in ask(nanovllm, ["One day, a little cat"] * 3, params_of([1, 2, 3], temperature=temperature)):
-        print(f"    One day, a little cat{text!r}")
+        print("   ", repr(f"One day, a little cat{text}"))
 
 # %% [markdown]
 # Greedy is one story for everybody. Drawn ones differ, but the first of them has left the rails: one unlucky token, and
@@ -148,7 +148,7 @@ def bold(engine):
     """Three stories at a high temperature, with a filter that is to keep them sensible."""
     params = params_of([1, 4, 5], 30, temperature=1.5, min_p=0.2)
     for text in ask(engine, ["Once upon a time"] * 3, params):
-        print(f"    Once upon a time{text!r}")
+        print("   ", repr(f"Once upon a time{text}"))
 
 
 for name, engine in {"with min-p": nanovllm, "without": without("ch14.apply_min_p")}.items():
@@ -199,9 +199,10 @@ view
 # Each filter looks at what the one before it has left, as a whole of 1. Look at "temperature 2 and min-p 0.2", too: the
 # temperature comes first, so the filters see what it has made.
 #
-# One sort serves both. `sort(dim=-1)` gives sorted values, and `order`: which token stands at each place.
-# `gather(-1, index)` reads at another place in each row, `cumsum(dim=-1)` adds up from the left, and
-# `torch.empty_like(x).scatter_(-1, order, values)` puts sorted values back where they were.
+# One sort serves both. `sort(dim=-1)` gives sorted values, the smallest first, and `order`: which token stands at each
+# place. `gather(-1, index)` reads at another place in each row, `cumsum(dim=-1)` adds up from the left, and
+# `torch.empty_like(x).scatter_(-1, order, values)` puts sorted values back where they were. Mind top-p 1: added up from
+# the most likely on, float32 is at 1 long before the tail ends; from the least likely on nothing gets lost.
 
 # %%
 # {{exercise ch14.apply_top_k_top_p}}
@@ -278,6 +279,9 @@ share, right = wins["normal"][0], probabilities[best[0]].item()
 reveal("normal", NORMAL[1 if abs(share - right) < 0.02 else 0 if share > right else 2])
 
 # %% [markdown]
+# Great luck is rarer in normal noise than it should be, so the favorite wins too often. With Gumbel noise it comes out
+# exactly: the winning sum has a Gumbel spread again, whoever wins, and each wins by its share of the softmax.
+#
 # ## Noise from a counter
 #
 # Now the seed. What if the noise of a token is *computed*, from the request's seed, the position in its text, and the
@@ -292,7 +296,9 @@ for x in (0, 1, 2, 3):
     print(x, f"{sampler.hash32(torch.tensor(x)).item():032b}")
 
 # %% [markdown]
-# Mind the 0: it stays 0. And mind what is mixed with what: 20 + 9 and 21 + 8 are equal before any mixing.
+# Mind the 0: it stays 0. Mind what is mixed with what: 20 + 9 and 21 + 8 are equal before any mixing. And mind the
+# bits: only the lower 32 count, and a seed has 63, so its upper half, `seeds >> 32`, has to be mixed in, too. float32
+# has room for 24 of the 32 that come out; u must be neither 0 nor 1.
 #
 # ### What happens without it
 #
@@ -482,13 +488,6 @@ figures.choices_and_right(judged, story_work.CHOICES, story_work.RIGHT)
 # | good | No: the filters would drop tokens by their luck. A likely token with little luck is gone for good. |
 # | excellent | For top-k it even happens to be the same: the winner of all is always among the k best. But then |
 # | | top-k drops nothing that could have won, and the tail is drawn as if there were no filter. |
-#
-# | | Why does min-p adapt? |
-# |---|---|
-# | weak | It looks at probabilities. |
-# | good | Its limit is a share of the best token's probability: high if the model is sure, low if not. |
-# | excellent | In logits it is a fixed distance below the best, so it keeps one token at a sure place and fifty at an |
-# | | open one. Top-k keeps k at both: accidents here, fewer choices there. |
 #
 # </details>
 

@@ -954,11 +954,14 @@ class Batch:
         n = noise[0 if wrong.get("one_noise") else row].tolist()
         if wrong.get("noise_first"):
             logits, n = [x + g for x, g in zip(logits, n, strict=True)], [0.0] * len(n)
-        if not wrong.get("no_temperature") and not wrong.get("late_temperature"):
+        steps = wrong.get("order", ("min_p", "k_p"))
+        if not wrong.get("no_temperature") and "temperature" not in steps:
             logits = [x * temperature if wrong.get("times") else x / temperature for x in logits]
         if wrong.get("rounded"):
             logits = torch.tensor(logits).to(torch.bfloat16).tolist()
-        for name in wrong.get("order", ("min_p", "k_p")):
+        for name in steps:
+            if name == "temperature":
+                logits = [x / temperature for x in logits]
             if name == "min_p" and self.min_p is not None:
                 p = softmax(logits)
                 logits = [x if q >= self.min_p[asked] * max(p) else NONE for x, q in zip(logits, p, strict=True)]
@@ -967,8 +970,6 @@ class Batch:
                 p = self.top_p[asked] if self.top_p is not None and name != "k" else None
                 if k is not None or p is not None:
                     logits = [x if kept else NONE for x, kept in zip(logits, keep(logits, k, p), strict=True)]
-        if wrong.get("late_temperature"):
-            logits = [x / temperature for x in logits]
         if wrong.get("chances"):
             logits = softmax(logits)
         if wrong.get("no_noise"):
@@ -979,6 +980,7 @@ class Batch:
         return scores.index(max(scores))
 
 
+SAYS_EARLY = "Min-p comes before the temperature. It looks at what the temperature has made of the logits."
 SAYS_ROUNDED = "The filters get rounded logits: in half precision tokens look equally likely that are not."
 FORWARD_MISTAKES = {
     "Rows of temperature 0 are drawn, too. They are greedy.": {"never_greedy": True},
@@ -987,7 +989,10 @@ FORWARD_MISTAKES = {
     "One row of temperature 0 makes the whole batch greedy.": {"any_greedy": True},
     "The temperature plays no part.": {"no_temperature": True},
     "The logits are multiplied by the temperature; they are divided by it.": {"times": True},
-    "The temperature comes after the filters. They look at what it has made of the logits.": {"late_temperature": True},
+    "The temperature comes after the filters. They look at what it has made of the logits.": {
+        "order": ("min_p", "k_p", "temperature")
+    },
+    SAYS_EARLY: {"order": ("min_p", "temperature", "k_p")},
     "Top-k and top-p come before min-p; it is the other way round.": {"order": ("k_p", "min_p")},
     "Top-p comes before top-k.": {"order": ("min_p", "p", "k")},
     "Min-p is left out here.": {"order": ("k_p",)},
@@ -1048,6 +1053,7 @@ def text_of(texts, batch):
     """Which of the mistakes that all fit is said; None if it cannot be told."""
     has_filters = any(given is not None for given in (batch.min_p, batch.top_k, batch.top_p))
     texts = list(dict.fromkeys(texts))
+    texts = [text for text in texts if text != SAYS_EARLY] or texts  # with min-p alone, all filters come before
     if any("are drawn" in text for text in texts):  # an earlier case would have shown that it is the first row's doing
         texts = [text for text in texts if not text.startswith(("The first row decides", "All rows have the temp"))]
     if "The temperature plays no part." in texts:

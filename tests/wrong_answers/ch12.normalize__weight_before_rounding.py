@@ -1,7 +1,7 @@
 # ruff: noqa
 DIAGNOSIS = """
 The weight was multiplied in float32, and the result rounded once. The scaled row is rounded to the dtype of x first,
-and then multiplied: the training did it like that, and in bfloat16 every fourth number has another last digit.
+and then multiplied: the training did it like that, and in bfloat16 many numbers have another last digit.
 """
 
 
