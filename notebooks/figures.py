@@ -1490,7 +1490,7 @@ def how_sure(chances: Any) -> None:
     tail = [100 * (1 - chances[:, :rank].sum(-1)).mean().item() for rank in ranks]
     drawn = right.bar([str(rank) for rank in ranks], tail, color=ORANGE, edgecolor=TEXT, linewidth=0.5)
     right.bar_label(drawn, fmt="%.1f", fontsize=8)
-    right.set(xlabel="k", ylabel="percent", title="What all but the k most likely have together")
+    right.set(xlabel="k", ylabel="percent", title="All but the k most likely together")
     plt.show()
 
 

@@ -265,9 +265,9 @@ for name, inputs in {"norm": (x,), "sum and norm": (x, x.clone())}.items():
 figures.bars(moved, "how often the rows are read or written", "{:.0f}")
 
 # %% [markdown]
-# In eager PyTorch nothing can be done about it. But if norm and sum are *one function*, somebody can put one kernel in
+# So it is in eager PyTorch. But if norm and sum are *one function*, somebody can put one kernel in
 # its place. So vLLM's norms have a second argument, and layers hand on a pair: what the last part said, and the
-# stream without it. Ours can do that, too; what our own levers fuse in its stead is in chapter 17.
+# stream without it. Ours can do that, too.
 #
 # ### Predict
 #
@@ -355,8 +355,7 @@ print("the same as ours:", write(me) == write(nanovllm))
 # %% [markdown]
 # ## How many gates matter?
 #
-# Along some stories we count the gates below zero, and those that are as good as shut: SiLU makes of them a number
-# between -0.1 and 0.1.
+# Counted along some stories: the gates below zero, and those as good as shut, where SiLU is between -0.1 and 0.1.
 
 # %%
 gates = norm_work.gates(norm_work.stories(512))
@@ -413,8 +412,7 @@ staircase("12")
 # stands, RMSNorm has a loss of 2.16: rows with a number above 255 come out as zeros. Your norm shall be right for all
 # rows, from 0.05 to 65,504, without leaving float16.
 #
-# Some first thoughts, and what they are worth. They divide the row by a fixed number before it is squared, which the
-# norm takes out again:
+# A first thought: divide the row by a fixed number before it is squared. The norm takes it out again.
 
 
 # %%
@@ -429,7 +427,7 @@ figures.bars(tried, f"loss in float16; at most {norm_work.BAR} is asked for", "{
 
 # %% [markdown]
 # 64 happens to fit the stream of this model, and no row of 50,000. Too large a number turns the squares of small rows
-# into zeros. There is something better than a good guess.
+# into zeros.
 
 # %%
 # {{exercise ch12.half_norm}}
@@ -450,7 +448,6 @@ figures.bars(tried, f"loss in float16; at most {norm_work.BAR} is asked for", "{
 # * Normalize only the queries and keys (rows of 64), or only the stream (rows of 256), with `norm_work.places(SENTENCE,
 #   normalize=lambda norm, x: ...)`; `norm.normalize(x)` is the real one. Which of the two holds the stream in bounds?
 # * `norm_work.close_gates(lambda gate: gate > 1)`: a limit instead of a share. Find a better one.
-# * Make eps 1,000 times as large, in your `normalize`, and name it to `mine`. At which norm do you expect a difference?
 
 # %% [markdown]
 # ## Recap

@@ -289,7 +289,7 @@ reveal("normal", NORMAL[1 if abs(share - right) < 0.02 else 0 if share > right e
 #
 # {{source nanovllm/layers/sampler.py:hash32}}
 #
-# Each multiplication carries low bits upwards, each shift carries high bits down again. Neighbors come out far apart:
+# Neighbors come out far apart:
 
 # %%
 for x in (0, 1, 2, 3):
@@ -336,8 +336,7 @@ print(f"the same: {answers[-1]['text'] == alone[0]}; {preempted} times somebody 
 # The check has said that the text is the same as ours. That is text without luck, greedy or with top-k 1. What is
 # drawn is your own: another mixing of the same three numbers writes other stories.
 #
-# Without a seed of its own, a request gets one of the engine's seed and its number. So a whole run can be made again,
-# too.
+# Without a seed of its own, a request gets one of the engine's seed and its number.
 #
 # ## The sampler
 #
@@ -462,7 +461,6 @@ figures.choices_and_right(judged, story_work.CHOICES, story_work.RIGHT)
 # * In the first picture, find the highest temperature at which min-p 0.1 still drops all tokens but the best three.
 # * Ask for temperature 3 and top-p 0.9, then for temperature 3 and min-p 0.1. Which keeps more of the tail, and why?
 # * Use seeds 20 and 21 for two requests whose texts differ in length by one token. Is their noise related?
-# * Let `gumbel_noise` forget the token, and then the seed. What becomes of three stories at temperature 1?
 
 # %% [markdown]
 # ## Recap

@@ -431,8 +431,7 @@ staircase("15")
 # step. That is **speculative decoding**, and a model that guesses for itself is one way to do it.
 #
 # After six of eight layers the plain lens is right 45.5 times in 100, on the stories of the check. Can you come to 50
-# with the same streams? You get four thousand known tokens, before and after, and not one weight. The check takes some
-# ten seconds.
+# with the same streams? You get four thousand known tokens, before and after, and not one weight.
 
 # %%
 # {{exercise ch15.read_early}}
@@ -453,7 +452,7 @@ figures.same_as_at_the_end(found, model_work.BAR)
 #
 # * `with model_work.without_layer(llm, 5):` write a story. Which flaws do you find? And without layer 2?
 # * `model_work.WAYS` has the texts that `model_work.other_attend` knows by name; q, k and v are cut in them already.
-#   Add one: the values normalized, or only the keys rotated. Guess the loss first.
+#   Add one: the values normalized, or only the keys rotated.
 # * Let each layer add its MLP twice: `model_work.other_layer` takes the body of `forward`, and changes all eight. Which
 #   is worse, that or no MLP at all?
 # * Show the lens a sum, in the form that the model has learned. Where does the answer appear? In `seen`, row n is what
