@@ -47,7 +47,7 @@ def load_hf_config(model_path: Path) -> Any:
 
     Raises:
         ValueError: no config.json, an unreadable one, or a rope scaling or attention that is not
-            supported.
+            supported; that of Llama 3 is, in a Llama.
     """
     from transformers import AutoConfig
 
@@ -64,7 +64,7 @@ def load_hf_config(model_path: Path) -> Any:
     rope = raw.get("rope_parameters") or {}
     scaling = raw.get("rope_scaling") or rope
     rope_type = scaling.get("rope_type", scaling.get("type", "default"))
-    if rope_type != "default":
+    if rope_type != "default" and (rope_type, raw.get("model_type")) != ("llama3", "llama"):
         raise ValueError(f"rope scaling {rope_type!r} in {model_path}/config.json is not supported")
     if raw.get("use_sliding_window"):
         raise ValueError(f"use_sliding_window=true in {model_path}/config.json is not supported")

@@ -35,6 +35,7 @@ ROOMS = (
     ("ranks", ("nanovllm/engine/worker.py", "nanovllm/utils/parallel_state.py")),
     ("beside the engine", ("nanovllm/engine/trace.py", "nanovllm/engine/beam_search.py", "nanovllm/measure.py")),
     ("levers", ("nanovllm/levers",)),
+    ("more models", ("nanovllm/models/llama.py",)),
     # What was recorded, and what must hold of it: no pictures.
     ("recorder", ("nanovllm/viz/trace.py", "nanovllm/viz/replay.py", "nanovllm/viz/record.py")),
     # What a learner does with pictures: guesses that are made on them, and checks that show them.

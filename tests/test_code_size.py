@@ -88,6 +88,8 @@ def test_every_file_belongs_to_the_room_that_a_reader_expects():
         "nanovllm/llm.py": "core",
         "nanovllm/engine/scheduler.py": "core",
         "nanovllm/layers/attention.py": "core",
+        "nanovllm/models/qwen3.py": "core",
+        "nanovllm/models/llama.py": "more models",
         "nanovllm/layers/kernels/paged_attention.py": "kernels",
         "nanovllm/layers/triton_attention.py": "kernels",
         "nanovllm/layers/flash_attention.py": "kernels",

@@ -19,6 +19,8 @@ from ..devices import HAS_TRITON
 from ..engine.llm_engine import LLMEngine
 from ..engine.model_runner import ModelRunner
 from ..engine.scheduler import Scheduler
+from ..models import get_model_class
+from ..models.llama import LlamaForCausalLM
 from ..tiles import is_power_of_two
 from ..utils.parallel_state import TensorParallelGroup
 
@@ -69,9 +71,13 @@ def works_in_graph(config: Config) -> bool:
     return works_on_gpu(config) and not config.enforce_eager and config.attention_backend != "sdpa"
 
 
-def works_with_halves(config: Config) -> bool:
-    """Where a head has two halves whose sizes are powers of two."""
-    return works_in_triton(config) and is_power_of_two(config.hf_config.head_dim)
+def works_with_qk_norm(config: Config) -> bool:
+    """Where queries and keys are normalized, and halves of heads have a power of two of features.
+
+    A Llama does not normalize them.
+    """
+    has_qk_norm = not issubclass(get_model_class(config.hf_config), LlamaForCausalLM)
+    return works_in_triton(config) and has_qk_norm and is_power_of_two(config.hf_config.head_dim)
 
 
 def works_folded(config: Config) -> bool:
@@ -97,7 +103,7 @@ LEVERS: dict[str, Lever] = {
         Lever(
             "fused_qkv",
             "Split, QK-norm, rotation and storing in the cache are one kernel.",
-            works_with_halves,
+            works_with_qk_norm,
         ),
         Lever("fused_sampler", "Sampling is one pass over the logits.", works_in_triton),
         Lever(

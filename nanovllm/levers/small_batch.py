@@ -30,7 +30,8 @@ class SmallBatchLayer(Qwen3DecoderLayer):
         qkv = small_linear(stream, qkv_proj.weight, qkv_proj.bias, norm=self.input_layernorm)
         stream = add_to(stream, attention.o_proj, attention.attend(positions, qkv))
         norm = self.post_attention_layernorm
-        gated = small_linear(stream, gate_up_proj.weight, norm=norm, is_gated=True)
+        weight, bias = gate_up_proj.weight, gate_up_proj.bias
+        gated = small_linear(stream, weight, bias, norm=norm, is_gated=True)
         return add_to(stream, mlp.down_proj, gated)
 
 
@@ -102,6 +103,9 @@ def small_linear_kernel(  # type: ignore[no-untyped-def]
         total += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
     if IS_GATED:
         total_up = tl.sum(x[:, None, :] * w_up.to(tl.float32)[None, :, :], axis=2)
+        if HAS_BIAS:
+            up_bias = tl.load(bias_ptr + N + outputs, mask=is_output, other=0.0)
+            total_up += up_bias.to(tl.float32)[None, :]
         gate, up = total.to(dtype).to(tl.float32), total_up.to(dtype).to(tl.float32)
         total = gate * tl.sigmoid(gate) * up
     tl.store(output_ptr + offsets, total + stream, mask=mask)
@@ -118,7 +122,7 @@ def small_linear(
     """A linear layer on a few rows, [num_rows, K] -> [num_rows, N].
 
     Args:
-        weight: [N, K], or [2 * N, K] if gated.
+        weight, bias: [N, K] and [N], or [2 * N, K] and [2 * N] if gated.
         norm: an `RMSNorm` to apply to the input.
         stream: [num_rows, N], to be added to the output.
         is_gated: SiLU of the first half of the outputs times the second half.

@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import nn
 
+from .llama import LlamaForCausalLM
 from .qwen3 import Qwen3ForCausalLM
 
-MODELS: dict[str, type[nn.Module]] = {"Qwen3ForCausalLM": Qwen3ForCausalLM}
+MODELS: dict[str, type[nn.Module]] = {m.__name__: m for m in (Qwen3ForCausalLM, LlamaForCausalLM)}
 
 
 def get_model_class(hf_config: Any) -> type[nn.Module]:

@@ -25,14 +25,14 @@ TOKENIZER_TEXT = [
 ]
 
 
-def make_tiny_model(path, seed=0, with_tokenizer=False, dtype=torch.float32, **config):
-    """Write a Hugging Face Qwen3 model with random weights to the directory `path`, and return it as a Path.
+def make_tiny_model(path, seed=0, with_tokenizer=False, dtype=torch.float32, family="Qwen3", **config):
+    """Write a Hugging Face model with random weights to the directory `path`, and return it as a Path.
 
     The weights are spread so that the next token depends on the whole context and the best logit stands
     clear of the second: greedy tokens are then the same in every correct implementation. `config` goes to
-    `Qwen3Config`.
+    `Qwen3Config`, or that of another `family`.
     """
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    import transformers
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -52,8 +52,8 @@ def make_tiny_model(path, seed=0, with_tokenizer=False, dtype=torch.float32, **c
         "bos_token_id": None,
         "pad_token_id": None,
     }
-    hf_config = Qwen3Config(**(options | config))
-    model = Qwen3ForCausalLM(hf_config).eval()
+    hf_config = getattr(transformers, f"{family}Config")(**(options | config))
+    model = getattr(transformers, f"{family}ForCausalLM")(hf_config).eval()
     randomize_weights(model, seed)
     path = Path(path)
     model.to(dtype).save_pretrained(path)
@@ -141,11 +141,11 @@ def device_of_ranks(count):
 
 def load_hf_model(path, dtype=torch.float32):
     """The same directory as Hugging Face runs it."""
-    from transformers import Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    return Qwen3ForCausalLM.from_pretrained(path, dtype=dtype).eval()
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
 
 
 @torch.inference_mode()

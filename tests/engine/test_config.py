@@ -288,7 +288,7 @@ def test_a_sliding_window_is_refused(own_model):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gpt2", "mamba", "bert"])
+@pytest.mark.parametrize("model_type", ["mistral", "qwen2", "gpt2", "mamba", "bert"])
 def test_an_architecture_that_is_not_supported_is_named(tmp_path, monkeypatch, model_type, device):
     from transformers import AutoConfig
 

@@ -283,6 +283,8 @@ def check_small_linear(device, dtype, cases=LINEAR_CASES):
         torch.testing.assert_close(output, F.linear(normed, weight), **tolerance)
         output = small_linear(x, weight, None, norm, is_gated=True)
         torch.testing.assert_close(output, SiluAndMul()(F.linear(normed, weight)), **tolerance)
+        output = small_linear(x, weight, bias, norm, is_gated=True)
+        torch.testing.assert_close(output, SiluAndMul()(F.linear(normed, weight, bias)), **tolerance)
         output = small_linear(x, weight, bias, stream=stream)
         torch.testing.assert_close(output, stream + F.linear(x, weight, bias), **tolerance)
         assert torch.equal(x, x_before) and torch.equal(stream, stream_before)

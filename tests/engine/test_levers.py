@@ -174,9 +174,9 @@ def generate(llm):
     return [output["token_ids"] for output in outputs]
 
 
-def check_combinations(directory, combinations, backend):
+def check_combinations(directory, combinations, backend, **config):
     """Greedy and seeded tokens with each combination of levers against those with none."""
-    path = make_tiny_model(directory, seed=4, **SHAPE)
+    path = make_tiny_model(directory, seed=4, **SHAPE, **config)
     stand_in_for_a_gpu()
     with make_llm(path, (), "sdpa") as llm:
         preempted, preempt = [], llm.scheduler.preempt
