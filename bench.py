@@ -47,7 +47,7 @@ from transformers.utils import logging as transformers_logging
 from nanovllm.config import Config
 from nanovllm.engine.scheduler import Scheduler
 from nanovllm.engine.sequence import Sequence
-from nanovllm.levers import LEVERS, is_enabled
+from nanovllm.levers import LEVERS, QUANTIZATIONS, is_enabled
 from nanovllm.levers.table import ALL, dependents, levers_markdown, load_measurements
 from nanovllm.measure import compile_layers, cpu_name, measure_steps, provenance, save_measurement
 from nanovllm.utils.memory import kv_block_bytes
@@ -273,6 +273,7 @@ def engine_options(args: argparse.Namespace, disabled: Disabled = ()) -> dict[st
         "enforce_eager": args.enforce_eager,
         "disabled_optimizations": ALL if everything else (*args.disable, *disabled),
         "attention_backend": args.attention_backend,
+        "quantization": args.quantization,
         "tensor_parallel_size": args.tensor_parallel_size,
         "device": args.device,
         "dtype": args.dtype,
@@ -707,6 +708,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--attention-backend", default="auto")
+    parser.add_argument("--quantization", choices=list(QUANTIZATIONS), help="how weights are made smaller")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs to split the model over")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--max-num-seqs", type=int, default=512)

@@ -51,6 +51,8 @@ class Config:
         seed: from which requests without a seed of their own draw theirs.
         disabled_optimizations: names of faster paths (`nanovllm.levers.LEVERS`) not to take; "all"
             for the plain engine.
+        quantization: "int8" keeps the weights of linear layers as bytes: less memory, slower
+            products, and slightly other results. None keeps them as they are.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type, is out of range, or does not fit the
@@ -73,6 +75,7 @@ class Config:
     load_format: str = "auto"
     seed: int = 0
     disabled_optimizations: str | tuple[str, ...] = ()
+    quantization: str | None = None
     model_path: Path = field(init=False)
     hf_config: Any = field(init=False)
     eos: tuple[int, ...] = field(init=False)

@@ -286,6 +286,7 @@ def test_the_table_says_what_was_measured_and_what_a_lever_costs():
     # A ratio for each pair of runs: 1000 / 100; and 103 / 100, 102 / 90, 99 / 101.
     assert "batch-1: 10.0 times" in lines["cuda_graph"] and "batch-1: +3.0 %" in lines["step_ahead"]
     assert "batch-1: 22.0 times" in lines["all of them"]
+    assert 'Off, but for `quantization="int8"`.' in lines["weight_int8"]
     caption = table.splitlines()[-1]
     for text in ("2026-01-02", "abc", "NVIDIA X, driver 1.2", "torch 2.11", "triton 3.6", "a shape", "4,000 GB/s"):
         assert text in caption

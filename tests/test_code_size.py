@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanovllm.levers import LEVERS
+from nanovllm.levers import LEVERS, QUANTIZATIONS
 from nanovllm.levers.table import code_lines, lever_files
 
 from . import code_size
@@ -18,7 +18,8 @@ CORE = [file for file in FILES if file.room == "core"]
 TOO_LARGE = {"kit": 2809, "server": 526}
 
 # Words of levers, in code, comments and docstrings; and the lines of the core that may have them.
-WORDS = [*LEVERS, "lever", "pending", "graph", "fused", "folded", "overlap", "overlapped", "packed weight"]
+QUANTIZING = [lever.name for lever in QUANTIZATIONS.values()]
+WORDS = [*LEVERS, *QUANTIZING, "lever", "pending", "graph", "fused", "folded", "overlap", "overlapped", "packed weight"]
 MAY_NAME = {
     "nanovllm/config.py": ("enforce_eager", "disabled_optimizations"),
     "nanovllm/llm.py": ("from .levers import make_engine",),
@@ -154,7 +155,7 @@ def test_the_core_names_no_lever(file):
 
 
 def test_every_file_of_the_levers_is_counted_for_one_lever():
-    counted = [path.relative_to(code_size.ROOT) for name in LEVERS for path in lever_files(name)]
+    counted = [path.relative_to(code_size.ROOT) for name in [*LEVERS, *QUANTIZING] for path in lever_files(name)]
     assert len(counted) == len(set(counted))
     levers = {file.path for file in FILES if file.room == "levers"}
     assert levers - set(counted) == {Path("nanovllm/levers/__init__.py"), Path("nanovllm/levers/table.py")}

@@ -34,12 +34,15 @@ class Lever:
         sentence: what it does.
         works: whether it can be used with a config, on this machine.
         builds_on: levers without which it is off.
+        reads_weights: whether it takes the weights of linear layers for floats; if they are
+            quantized, it is off.
     """
 
     name: str
     sentence: str
     works: Callable[[Config], bool]
     builds_on: tuple[str, ...] = ()
+    reads_weights: bool = False
 
 
 def works_everywhere(config: Config) -> bool:
@@ -98,6 +101,7 @@ LEVERS: dict[str, Lever] = {
             "fused_norm",
             "A norm is one kernel, and the product before it adds to the residual stream.",
             works_in_triton,
+            reads_weights=True,
         ),
         Lever("fused_activation", "SiLU and product are one kernel.", works_in_triton),
         Lever(
@@ -111,16 +115,19 @@ LEVERS: dict[str, Lever] = {
             "A norm needs no kernel: the product after it has its weight, what follows its factor.",
             works_folded,
             ("fused_norm", "fused_qkv", "fused_activation"),
+            reads_weights=True,
         ),
         Lever(
             "packed_weights",
             "On a CPU, a copy of the weights in the layout that oneDNN multiplies fastest.",
             works_with_onednn,
+            reads_weights=True,
         ),
         Lever(
             "small_batch",
             "For one or two tokens, products that read their weights at the speed of the memory.",
             works_in_triton,
+            reads_weights=True,
         ),
         Lever(
             "cuda_graph",
@@ -145,6 +152,15 @@ LEVERS: dict[str, Lever] = {
         ),
     )
 }
+# Unlike those above, these change results, so that they are off unless `Config.quantization` names
+# them. They are put on last.
+QUANTIZATIONS: dict[str, Lever] = {
+    "int8": Lever(
+        "weight_int8",
+        "Weights of linear layers are bytes, and each product makes floats of them again.",
+        works_everywhere,
+    )
+}
 
 
 def is_enabled(config: Config, name: str) -> bool:
@@ -161,6 +177,8 @@ def is_enabled(config: Config, name: str) -> bool:
     if disabled == "all" or name in disabled:
         return False
     lever = LEVERS[name]
+    if lever.reads_weights and config.quantization is not None:
+        return False
     return lever.works(config) and all(is_enabled(config, base) for base in lever.builds_on)
 
 
@@ -168,8 +186,12 @@ def make_engine(config: Config) -> LLMEngine:
     """An engine with all levers that are on.
 
     Raises:
-        ValueError: `disabled_optimizations` holds a name that no lever has.
+        ValueError: `disabled_optimizations` holds a name that no lever has, or `quantization` is
+            unknown.
     """
+    if config.quantization not in (None, *QUANTIZATIONS):
+        choices = ", ".join(map(repr, (None, *QUANTIZATIONS)))
+        raise ValueError(f"quantization must be one of {choices}, got {config.quantization!r}")
     for name in () if config.disabled_optimizations == "all" else config.disabled_optimizations:
         is_enabled(config, name)
     modules = enabled_modules(config)
@@ -198,6 +220,8 @@ def make_runner(config: Config, group: TensorParallelGroup = TensorParallelGroup
 def enabled_modules(config: Config) -> list[ModuleType]:
     """The files of the levers that are on, innermost first."""
     names = [name for name in LEVERS if is_enabled(config, name)]
+    if config.quantization is not None:
+        names.append(QUANTIZATIONS[config.quantization].name)
     return [import_module(f".{name}", __name__) for name in names]
 
 

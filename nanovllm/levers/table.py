@@ -12,7 +12,7 @@ import tokenize
 from pathlib import Path
 from typing import Any
 
-from . import LEVERS
+from . import LEVERS, QUANTIZATIONS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 DATA = PACKAGE / "viz" / "data"
@@ -93,6 +93,10 @@ def levers_markdown(measurements: list[dict[str, Any]]) -> str:
         rows.append([link, lever.sentence + base, *gains, str(lever_lines(name))])
     gains = [describe_gains(measurement, ALL) for measurement in measurements]
     rows.append(["all of them", "", *gains, str(sum(map(lever_lines, LEVERS)))])
+    for option, lever in QUANTIZATIONS.items():  # what these gain is memory
+        link = f"[`{lever.name}`](../nanovllm/levers/{lever.name}.py)"
+        sentence = f'{lever.sentence} Off, but for `quantization="{option}"`.'
+        rows.append([link, sentence, *["" for _ in measurements], str(lever_lines(lever.name))])
     return "\n\n".join([as_table(rows), *map(describe_measurement, measurements)])
 
 

@@ -167,6 +167,7 @@ reveal("cost of a check", round(100 * check_seconds / step_seconds, 2))
 # | `enable_prefix_caching` | `True` | share the blocks of equal prefixes (chapter 5) |
 # | `enforce_eager` | `False` | `True`: no CUDA graphs (chapter 17) |
 # | `disabled_optimizations` | `()` | names of faster paths not to take, or `"all"` (chapter 17) |
+# | `quantization` | `None` | `"int8"`: weights of one byte each |
 # | `seed` | `0` | for requests that have no seed of their own |
 #
 # The first six decide about memory. `qwen3-tiny` was trained on texts of up to 2,048 tokens, so its `max_model_len` is
