@@ -23,6 +23,7 @@ import asyncio
 import json
 import math
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -599,26 +600,37 @@ def measure_compile(model: str, args: argparse.Namespace, path: Path) -> None:
     save_measurement(head | {"rows": rows}, path)
 
 
-def ask_all(port: int, bodies: list[dict[str, Any]]) -> list[bytes]:
-    """The responses of a server on this machine to requests that are sent at once, in the plainest way."""
+async def ask_server(port: int, body: dict[str, Any], patience: float = math.inf) -> tuple[bytes, float]:
+    """The response of a server on this machine, in the plainest way, and the seconds until its first event.
 
-    async def ask(body: dict[str, Any]) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        data = json.dumps(body).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json"
-        writer.write(f"{head}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
-        response = await reader.read()
+    Who has little patience hangs up when that many bytes have come.
+    """
+    start, first, response = time.perf_counter(), math.nan, b""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json"
+    writer.write(f"{head}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    try:
+        while len(response) < patience and (new := await reader.read(65536)):
+            if math.isnan(first) and b"data: " in new:
+                first = time.perf_counter() - start
+            response += new
+    finally:
         writer.close()
-        return response
+    return response, first
 
-    async def ask_at_once() -> list[bytes]:
-        return await asyncio.gather(*map(ask, bodies))
 
-    return asyncio.run(ask_at_once())
+def ask_all(port: int, bodies: list[dict[str, Any]]) -> list[bytes]:
+    """The responses to requests that are sent at once."""
+
+    async def ask_at_once() -> list[tuple[bytes, float]]:
+        return await asyncio.gather(*[ask_server(port, body) for body in bodies])
+
+    return [response for response, _ in asyncio.run(ask_at_once())]
 
 
 def measure_serving(args: argparse.Namespace) -> None:
-    """Print the throughput of `generate`, and of the server on the same work, in turn."""
+    """Print what serving costs beside `generate` on the same work, in turn: wall time, and this process' CPU time."""
     from nanovllm.serve import Server  # needs the extra `serve`
 
     sizes = {"model": args.model or "qwen3-tiny", "num_requests": args.num_requests or 64}
@@ -646,17 +658,21 @@ def measure_serving(args: argparse.Namespace) -> None:
                 assert b" 200 OK" in response, response[:500]
 
         ways = {"generate": (generate, False), "served whole": (serve, False), "served as streams": (serve, True)}
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for _ in range(args.runs + 1):
             for name, (way, stream) in ways.items():
                 work = work.with_other_tokens(llm.config.hf_config.vocab_size)
-                start = time.perf_counter()
+                start = time.perf_counter(), time.process_time()
                 way(stream)
-                seconds[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(runs[1:]) for name, runs in seconds.items()}
-    for name, median in medians.items():
-        overhead = f"{median / medians['generate'] - 1:+.1%} of the time of generate"
-        print(f"median   {name:18} {sum(work.output_lens) / median:,.0f} tok/s  {overhead}")
+                seconds[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    print(f"medians of {args.runs} runs in turn; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for name, runs in seconds.items():
+        pairs = zip(runs[1:], seconds["generate"][1:], strict=True)
+        ratios = [(wall / other_wall, cpu / other_cpu) for (wall, cpu), (other_wall, other_cpu) in pairs]
+        wall, cpu = (statistics.median(each) for each in zip(*runs[1:], strict=True))
+        more_wall, more_cpu = (statistics.median(each) - 1 for each in zip(*ratios, strict=True))
+        rate = f"{sum(work.output_lens) / wall:7,.0f} tok/s"
+        print(f"{name:18} {rate}, wall {wall:6.2f} s ({more_wall:+.1%}), CPU {cpu:6.2f} s ({more_cpu:+.1%})")
 
 
 def describe_machine(config: Config, args: argparse.Namespace) -> dict[str, Any]:

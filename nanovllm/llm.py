@@ -21,6 +21,10 @@ from .sampling_params import SamplingParams
 class LLM:
     """A language model that answers prompts. It is a context manager; `exit` frees what it holds.
 
+    What runs it for others, such as a server, may also look at `config`, `tokenizer`, `processor`,
+    `scheduler`, and `added`: the requests of `add_request` that `step` has not reported, by
+    `seq_id`.
+
     Args:
         model: a directory, a hub id, or the name of a bundled model.
         **options: the other fields of `Config`.
@@ -44,7 +48,6 @@ class LLM:
         self.processor = InputProcessor(self.config, self.tokenizer)
         self.llm_engine = make_engine(self.config)
         self.seq_ids = count()
-        # Those of `add_request` that `step` has not reported yet.
         self.added: dict[int, TextRequest] = {}
         self.is_closed = self.is_freed = False
 

@@ -28,6 +28,14 @@ def run(monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_serving_is_measured_beside_generate(monkeypatch, capsys):
+    out = run(monkeypatch, capsys, "--serve")
+    ways = [line.partition("  ")[0] for line in out.splitlines() if "tok/s" in line]
+    assert ways == ["generate", "served whole", "served as streams"]
+    assert out.count("CPU") == 3 and "load average" in out
+
+
 QUICK = ("default", "small-pool")  # quick: enough and too little memory
 
 

@@ -5,7 +5,7 @@ it, and it uses what `LLM` shows to everybody. In a terminal it is `python -m na
 in a notebook, `with Server(llm) as server: ...`, with the address in `server.url`.
 
 `engine_loop.py` steps the engine, `bodies.py` has what clients may ask for, `answers.py` both forms
-of an answer, `metrics.py` what is counted, `app.py` the routes, `server.py` sockets and signals.
+of an answer, `metrics.py` what is counted, `server.py` the routes, sockets and signals.
 vLLM's server is in vllm/entrypoints/openai.
 """
 

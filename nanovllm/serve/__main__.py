@@ -1,7 +1,6 @@
 """Serve a model in a terminal: `python -m nanovllm.serve MODEL`."""
 
 import argparse
-import ast
 import inspect
 import os
 import sys
@@ -11,28 +10,28 @@ from ..config import Config
 from ..llm import LLM
 
 try:
-    from .server import Server, Service
+    from .server import Server
 except ModuleNotFoundError as error:
     sys.exit(f'install the extra: pip install -c constraints.txt -e ".[serve]" ({error})')
-
-SERVER = {**inspect.signature(Server).parameters, **inspect.signature(Service).parameters}
-OPTIONS = {**SERVER, **inspect.signature(Config).parameters}
-KINDS: dict[type, Any] = {int: int, float: float, bool: ast.literal_eval}  # others are texts
-KEY = "NANOVLLM_API_KEY"
 
 
 def parse_args(arguments: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of the server, and of the engine."""
-    about = "\n\n".join(inspect.getdoc(kind) or "" for kind in (Server, Service, Config))
-    parser = argparse.ArgumentParser("python -m nanovllm.serve", epilog=about, description=__doc__)
+    about = f"{inspect.getdoc(Server)}\n\n{inspect.getdoc(Config)}"
+    parser = argparse.ArgumentParser("python -m nanovllm.serve", description=__doc__, epilog=about)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.set_defaults(port=8000, api_key=os.environ.get(KEY, ""))
     parser.add_argument("model", help="a directory, a hub id, or the name of a bundled model")
-    for name in OPTIONS.keys() - {"llm", "options", "model"}:
-        option, kind = "--" + name.replace("_", "-"), KINDS.get(type(OPTIONS[name].default), str)
-        parser.add_argument(option, type=kind, default=argparse.SUPPRESS, nargs="?", const=True)
+    server, engine = inspect.signature(Server).parameters, inspect.signature(Config).parameters
+    for name, parameter in {**server, **engine}.items():
+        kind: Any = type(parameter.default)
+        how = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": str}
+        how = {"type": kind} if kind in (int, float) else how
+        if name not in ("llm", "model"):
+            option = "--" + name.replace("_", "-")
+            parser.add_argument(option, default=argparse.SUPPRESS, **how)
+    parser.set_defaults(port=8000, api_key=os.environ.get("NANOVLLM_API_KEY", ""))
     values = vars(parser.parse_args(arguments))
-    return {name: values.pop(name) for name in SERVER if name in values}, values
+    return {name: values.pop(name) for name in server if name in values}, values
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
     server_options, engine_options = parse_args()
     with LLM(**engine_options) as llm:
         server = Server(llm, **server_options)
-        print(f"{server.service.model} is served at {server.url}", flush=True)
+        print(f"{server.model} is served at {server.url}", flush=True)
         server.run()
 
 

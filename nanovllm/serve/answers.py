@@ -1,65 +1,87 @@
 """The two forms of an answer: whole, or piece by piece as server-sent events; in OpenAI's shape."""
 
-import asyncio
 import json
 import time
 import uuid
 from collections.abc import AsyncIterator
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any
 
-from ..outputs import Detokenizer, RequestOutput
+from ..llm import LLM
+from ..outputs import Detokenizer, RequestOutput, TextRequest
 from ..sampling_params import SamplingParams
-from .bodies import ApiError
+from .bodies import ApiError, Body
 
 
 class Answer:
     """All choices of one request of a client.
 
     Args:
+        llm: the engine.
         body: what was asked for.
-        is_chat: whose shape it has.
-        model, tokenizer: its name; the engine's.
-        connection: where it goes; None if it goes nowhere.
+        model: what clients call the engine.
     """
 
-    def __init__(
-        self, body: Any, is_chat: bool, model: str, tokenizer: Any, connection: Any
-    ) -> None:
-        self.body, self.is_chat, self.tokenizer = body, is_chat, tokenizer
-        self.streams, self.connection = body.get("stream", False), connection
-        self.jobs: list[Job] = []
-        self.changed = asyncio.Event()
-        kind, name = ("chat.completion", "chatcmpl-") if is_chat else ("text_completion", "cmpl-")
-        self.head = {"id": name + uuid.uuid4().hex, "created": int(time.time()), "model": model}
-        self.head["object"] = kind + ".chunk" if is_chat and self.streams else kind
+    watch: Any = None  # the task that waits for the end of its client
 
-    async def news(self) -> None:
-        """Wait until there is something new. Raises `ApiError` if one of the jobs has failed."""
-        await self.changed.wait()
-        self.changed.clear()
-        for job in self.jobs:
-            if isinstance(job.end, ApiError):
-                raise job.end
+    def __init__(self, llm: LLM, body: Body, model: str) -> None:
+        self.llm, self.body, self.choices = llm, body, list[Choice]()
+        kinds = ("chat.completion", "chatcmpl-") if body.is_chat else ("text_completion", "cmpl-")
+        self.head = {"id": kinds[1] + uuid.uuid4().hex, "created": int(time.time())}
+        self.head |= {"object": kinds[0] + ".chunk" * (body.is_chat and body.stream)}
+        self.head["model"] = model
 
-    async def whole(self) -> dict[str, Any]:
-        """All of it, when it is complete. Raises `ApiError`."""
-        while not all(job.end for job in self.jobs):
-            await self.news()
-        return self.head | {"choices": [job.piece() for job in self.jobs]} | self._usage()
-
-    async def stream(self) -> AsyncIterator[str]:
-        """Its pieces, after the first `news`."""
-        jobs = self.jobs
+    def start(self, work: list[tuple[list[int], SamplingParams]], max_requests: int) -> None:
+        """Queue a request for each choice, between two steps. Raises `ApiError`, if none is."""
+        if len(self.llm.added) + len(work) > max_requests:
+            raise ApiError(429, f"{len(self.llm.added)} requests run or wait", code="queue_full")
         try:
-            while jobs:
-                pieces = [piece for job in jobs if (piece := job.piece())]
-                jobs = [job for job in jobs if not job.end]
+            for token_ids, params in work:
+                request = self.llm.added[self.llm.add_request(token_ids, params)]
+                if self.body.stream:  # its text is read with every token
+                    request.detokenizer = Detokenizer(self.llm.tokenizer, params.stop)
+                self.choices.append(Choice(self, len(self.choices), request))
+        except RuntimeError as error:  # the engine has been closed
+            raise ApiError(503, str(error)) from error
+        except ValueError as error:  # it can never run; all else is known to be good
+            self.abort()
+            why, code = f"{self.body.asks}: {error}", "context_length_exceeded"
+            raise ApiError(400, why, self.body.asks, code) from error
+
+    def abort(self) -> None:
+        """End what still goes on; its blocks are free before the next step."""
+        for choice in self.choices:
+            self.llm.abort(choice.request.seq.seq_id)
+
+    @property
+    def num_unread(self) -> int:
+        """Most tokens that a choice of a stream has, and its reader has not taken."""
+        unread = [choice.request.num_final - choice.num_read for choice in self.choices]
+        return max(unread) if self.body.stream else 0
+
+    def block_tables(self) -> list[dict[str, Any]]:
+        """Where in the cache its choices are."""
+        seqs = [choice.request.seq for choice in self.choices]
+        return [{"id": self.head["id"], "blocks": list(seq.block_table)} for seq in seqs]
+
+    async def whole(self, next_step: Any) -> dict[str, Any]:
+        """All of it, when it is complete. Raises `ApiError`."""
+        while not all(choice.request.is_finished for choice in self.choices):
+            await next_step()
+        return self.head | {"choices": [choice.piece() for choice in self.choices]} | self._usage()
+
+    async def stream(self, next_step: Any) -> AsyncIterator[str]:
+        """Its pieces, after each step what is new."""
+        live = self.choices
+        try:
+            while live:
+                pieces = [piece for choice in live if (piece := choice.piece())]
+                live = [choice for choice in live if not choice.output]
                 if pieces:
                     yield "".join(event(self.head | {"choices": [piece]}) for piece in pieces)
-                if jobs:
-                    await self.news()
-            if self.body.get("stream_options", {}).get("include_usage"):
+                if live:
+                    await next_step()
+            if self.body.stream_options.get("include_usage"):
                 yield event(self.head | {"choices": []} | self._usage())
         except ApiError as error:
             yield event(error.content)
@@ -67,84 +89,70 @@ class Answer:
 
     def _usage(self) -> dict[str, Any]:
         """The tokens; those of a prompt count once. And the engine's times, which only we tell."""
-        ends = [job.end for job in self.jobs]
-        firsts = ends[:: self.body.get("n", 1)]
-        num_prompt = sum(end["num_prompt_tokens"] for end in firsts)
-        num_new = sum(len(end["token_ids"]) for end in ends)
-        cached = {"cached_tokens": sum(end["num_cached_tokens"] for end in firsts)}
+        outputs: list[Any] = [choice.output for choice in self.choices]
+        firsts = outputs[:: self.body.n]
+        num_prompt = sum(output["num_prompt_tokens"] for output in firsts)
+        num_new = sum(len(output["token_ids"]) for output in outputs)
+        cached = {"cached_tokens": sum(output["num_cached_tokens"] for output in firsts)}
         usage: dict[str, Any] = {"prompt_tokens": num_prompt, "completion_tokens": num_new}
         usage |= {"total_tokens": num_prompt + num_new, "prompt_tokens_details": cached}
-        return {"usage": usage, "metrics": ends[0]["metrics"]}
+        return {"usage": usage, "metrics": outputs[0]["metrics"]}
 
 
-class Job:
-    """One request to the engine, which is one choice of an answer.
+class Choice:
+    """One answer of several, each of which is a request of the engine.
+
+    What is new is read from that request, also while a step goes on.
 
     Args:
-        answer, index: what it belongs to; its number there.
-        token_ids: the prompt.
-        params: how its tokens are chosen.
+        answer: all of them.
+        index: its number.
+        request: the engine's.
     """
 
-    request: Any = None  # once the engine has it
-    end: Any = None  # a RequestOutput, or an ApiError
-    is_aborted = False
+    output: RequestOutput | None = None  # when all has been read
+    num_read = num_shown = offset = num_counted = 0
+    last_time: Any = None  # of the last token that was counted
 
-    def __init__(
-        self, answer: Answer, index: int, token_ids: list[int], params: SamplingParams
-    ) -> None:
-        self.answer, self.index, self.token_ids, self.params = answer, index, token_ids, params
-        self.num_taken = self.num_shown = self.offset = 0
-        self.unsent: list[tuple[int, Any]] = []  # tokens and their log-probabilities
-        self.detokenizer = Detokenizer(answer.tokenizer, params.stop)
+    def __init__(self, answer: Answer, index: int, request: TextRequest) -> None:
+        self.body, self.tokenizer = answer.body, answer.llm.tokenizer
+        self.index, self.request = index, request
         self.role = {"role": "assistant"}
-
-    def read(self) -> None:
-        """Take in what the engine's last step has brought."""
-        request = self.request
-        is_finished, first = request.is_finished, request.seq.num_prompt_tokens
-        if self.answer.streams or is_finished:
-            last = request.num_final - request.ends_with_stop_token
-            token_ids = request.seq.token_ids[first + self.num_taken : first + last]
-            rows = request.logprobs[self.num_taken : last] or repeat(None)
-            self.unsent += zip(token_ids, rows, strict=False)
-            self.num_taken = max(last, self.num_taken)
-        if is_finished:
-            self.end = RequestOutput(request, request.text(self.answer.tokenizer))
-            if self.end["finish_reason"] == "error":
-                self.end = ApiError(500, self.end["error"])
 
     def piece(self) -> dict[str, Any] | None:
         """What is new; None if that is nothing to be shown."""
-        (tokens, self.unsent), is_done = (self.unsent, []), self.end is not None
-        text = self._new_text(tokens, is_done) if self.answer.streams else self.end["text"]
-        logprobs = None if self.params.logprobs is None else self._logprobs(tokens)
-        if not (text or is_done or (tokens and logprobs)):
+        request, start = self.request, self.num_read
+        if request.is_finished:  # asked before all else: a step may go on
+            self.output = RequestOutput(request, request.text(self.tokenizer))
+        self.num_read = max(start, request.num_final - request.ends_with_stop_token)
+        text, logprobs = self._new_text(), None
+        if request.seq.sampling_params.logprobs is not None:
+            logprobs = self._logprobs(start)
+        if not (text or self.output or (logprobs and start < self.num_read)):
             return None
         shown: dict[str, Any] = {"text": text}
-        if self.answer.is_chat:
-            shown = {"delta" if self.answer.streams else "message": self.role | {"content": text}}
-            self.role = {}  # it is told once
-        if is_done:
-            shown["stop_reason"] = self.end.outputs[0].stop_reason
-        reason = self.end["finish_reason"] if is_done else None
-        return shown | {"index": self.index, "logprobs": logprobs, "finish_reason": reason}
+        if self.body.is_chat:
+            key = "delta" if self.body.stream else "message"
+            shown, self.role = {key: self.role | {"content": text}}, {}  # the role is told once
+        end = self.output and self.output.outputs[0]
+        reasons = {name: getattr(end, name, None) for name in ("finish_reason", "stop_reason")}
+        return shown | {"index": self.index, "logprobs": logprobs} | reasons
 
-    def _new_text(self, tokens: list[tuple[int, Any]], is_done: bool) -> str:
-        for token_id, _ in tokens:
-            self.detokenizer.append(token_id)
-        if is_done:
-            self.detokenizer.finish()
-        start, self.num_shown = self.num_shown, self.detokenizer.visible_length(is_done)
-        return self.detokenizer.text[start : self.num_shown]
+    def _new_text(self) -> str:
+        reader: Any = self.request.detokenizer
+        visible = None if self.output else reader.visible_length(finished=False)
+        text: str = (self.output["text"] if self.output else reader.text)[:visible]
+        start, self.num_shown = self.num_shown, max(self.num_shown, len(text))
+        return text[start:]
 
-    def _logprobs(self, tokens: list[tuple[int, dict[int, float]]]) -> dict[str, Any]:
+    def _logprobs(self, start: int) -> dict[str, Any]:
+        most, decode = self.request.seq.sampling_params.logprobs, self.tokenizer.decode
+        token_ids = self.request.seq.completion_token_ids[start : self.num_read]
         rows = []  # of a token: text and log-probability of itself, then of the most likely ones
-        for token_id, row in tokens:
-            top = sorted(row.items(), key=lambda item: -item[1])[: self.params.logprobs]
-            pairs = [(token_id, row[token_id]), *top]
-            rows.append([(self.answer.tokenizer.decode([i]), logprob) for i, logprob in pairs])
-        if self.answer.is_chat:
+        for token_id, row in zip(token_ids, self.request.logprobs[start:], strict=False):
+            top = sorted(row.items(), key=lambda item: -item[1])[:most]
+            rows.append([(decode([i]), value) for i, value in [(token_id, row[token_id]), *top]])
+        if self.body.is_chat:
             named = [[as_entry(*pair) for pair in row] for row in rows]
             return {"content": [first | {"top_logprobs": top} for first, *top in named]}
         texts = [row[0][0] for row in rows]
@@ -160,4 +168,4 @@ def as_entry(token: str, logprob: float) -> dict[str, Any]:
 
 def event(content: dict[str, Any]) -> str:
     """A server-sent event."""
-    return f"data: {json.dumps(content, separators=(',', ':'))}\n\n"
+    return f"data: {json.dumps(content)}\n\n"

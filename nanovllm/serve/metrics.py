@@ -2,50 +2,59 @@
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from .answers import Answer
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 COUNTERS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
+# Of requests; the keys are the names in their outputs.
 TIMES = {"queue_time": "request_queue_time", "time_to_first_token": "time_to_first_token"}
 TIMES |= {"time_per_output_token": "request_time_per_output_token"}
 
 
 class Metrics:
-    """Counters and histograms of one server.
+    """Counters and histograms of one server, in `registry`.
 
     Args:
         model: its name, a label of all values.
-        gauges: functions that say what holds now, by name.
+        scheduler: the engine's, which knows what holds now.
     """
 
-    def __init__(self, model: str, gauges: dict[str, Any]) -> None:
-        self.model, self.registry = model, CollectorRegistry()
+    def __init__(self, model: str, scheduler: Any) -> None:
+        self.model, self.registry, manager = model, CollectorRegistry(), scheduler.block_manager
+        running, waiting, cache_use = (self._make(Gauge, name) for name in GAUGES)
+        running.set_function(lambda: len(scheduler.running))
+        waiting.set_function(lambda: len(scheduler.waiting))
+        cache_use.set_function(lambda: len(manager.used_block_ids) / manager.num_blocks)
         self.counters = [self._make(Counter, name) for name in COUNTERS]
-        self.success = self._make(Counter, "request_success", ("finished_reason",))
-        self.times = {
-            key: self._make(Histogram, f"{TIMES[key]}_seconds", (), SECONDS) for key in TIMES
-        }
-        for name, function in gauges.items():
-            self._make(Gauge, name).set_function(function)
+        self.between_tokens = self._make_histogram("inter_token_latency")
+        self.times = {key: self._make_histogram(name) for key, name in TIMES.items()}
 
-    def _make(self, kind: Any, name: str, more: tuple[str, ...] = (), buckets: Any = None) -> Any:
-        labels, options = ("model_name", *more), {"buckets": buckets} if buckets else {}
-        metric = kind(
-            f"vllm:{name}", name.replace("_", " "), labels, registry=self.registry, **options
-        )
-        return metric if more else metric.labels(self.model)
+    def _make(self, kind: Any, name: str, **options: Any) -> Any:
+        options |= {"labelnames": ["model_name"], "registry": self.registry}
+        return kind(f"vllm:{name}", name.replace("_", " "), **options).labels(self.model)
 
-    def count(self, output: dict[str, Any]) -> None:
-        """Take in an answer."""
-        num_prompt, num_new = output["num_prompt_tokens"], len(output["token_ids"])
-        numbers = (num_prompt, num_new, num_prompt, output["num_cached_tokens"])
-        for counter, number in zip(self.counters, numbers, strict=True):
-            counter.inc(number)
-        self.success.labels(self.model, output["finish_reason"]).inc()
-        for key, histogram in self.times.items():
-            if output["metrics"][key] is not None:
-                histogram.observe(output["metrics"][key])
+    def _make_histogram(self, name: str) -> Any:
+        return self._make(Histogram, f"{name}_seconds", buckets=SECONDS)
 
-    def render(self) -> bytes:
-        """Prometheus' text format."""
-        return generate_latest(self.registry)
+    def count_tokens(self, answer: Answer) -> None:
+        """Take in the times between its tokens, after each step."""
+        for choice in answer.choices:
+            num_new = choice.request.num_final - choice.num_counted
+            now: Any = choice.request.last_token_time
+            for _ in range(num_new if choice.num_counted else 0):  # mostly one
+                self.between_tokens.observe((now - choice.last_time) / num_new)
+            choice.num_counted, choice.last_time = choice.request.num_final, now
+
+    def count(self, answer: Answer) -> None:
+        """Take in what it has come to, when it has been read."""
+        for output in [choice.output for choice in answer.choices if choice.output]:
+            num_prompt, num_new = output["num_prompt_tokens"], len(output["token_ids"])
+            numbers = (num_prompt, num_new, num_prompt, output["num_cached_tokens"])
+            for counter, number in zip(self.counters, numbers, strict=True):
+                counter.inc(number)
+            for key, histogram in self.times.items():
+                if output["metrics"][key] is not None:
+                    histogram.observe(output["metrics"][key])

@@ -61,8 +61,8 @@ def test_the_text_of_an_answer_is_never_read_as_html(server, browser):
 def test_two_windows_share_a_prefix_and_see_it(server, browser, monkeypatch, color_scheme):
     import time
 
-    step = server.service.llm.step
-    monkeypatch.setattr(server.service.llm, "step", lambda: (time.sleep(0.08), step())[1])
+    step = server.llm.step
+    monkeypatch.setattr(server.llm, "step", lambda: (time.sleep(0.08), step())[1])
     question = "Please tell me a very long story about an old fox who lives in the dark forest with many friends."
     with open_page(browser, color_scheme) as one, open_page(browser, color_scheme) as other:
         for page in (one, other):
@@ -90,4 +90,4 @@ def test_an_error_is_shown(server, browser):
     with open_page(browser) as page:
         page.goto(server.url)
         say(page, "again and again " * 400)
-        expect(page.locator(".numbers.error")).to_contain_text("at most 1024 fit")
+        expect(page.locator(".numbers.error")).to_contain_text("max_model_len is 1024")

@@ -21,6 +21,7 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="session")
 def shared_llm(path):
     with LLM(path, **OPTIONS) as llm:
+        llm.config.model = "tiny"  # the name that clients see
         yield llm
 
 
@@ -35,7 +36,7 @@ def llm(shared_llm):
 def shared_server(shared_llm):
     from nanovllm.serve import Server
 
-    with Server(shared_llm, served_model_name="tiny", max_waiting=8) as server:
+    with Server(shared_llm, max_waiting=8) as server:
         yield server
 
 

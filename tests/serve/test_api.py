@@ -103,16 +103,6 @@ def test_the_clients_own_stream_helper_understands_the_chunks(client, llm):
     assert message.content == text == expected["text"] and message.role == "assistant"
 
 
-def test_parts_of_a_message_are_one_text(client, llm):
-    parts = [{"type": "text", "text": "Who jumps "}, {"type": "text", "text": "over the lazy dog?"}]
-    one, other = (
-        chat(client, [{"role": "user", "content": content}], temperature=0, max_tokens=5, extra_body=OPEN)
-        for content in (TALK[0]["content"], parts)
-    )
-    assert one.choices[0].message.content == other.choices[0].message.content
-    assert one.usage.prompt_tokens == other.usage.prompt_tokens
-
-
 def test_a_chat_without_a_limit_ends_with_the_model(client, llm):
     answer = chat(client, TALK, seed=1, extra_body=OPEN)
     assert answer.choices[0].finish_reason == "length"
@@ -308,7 +298,6 @@ BAD = [
     ({"prompt": [1.5]}, "prompt"),
     ({"prompt": [10**9]}, "prompt"),
     ({"prompt": [-1]}, "prompt"),
-    ({"prompt": "\ud800"}, "prompt"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": "5"}, "max_tokens"),
     ({"max_tokens": 1.5}, "max_tokens"),
@@ -342,7 +331,6 @@ BAD = [
     ({"logprobs": 21}, "logprobs"),
     ({"model": 3}, "model"),
     ({"echo": True}, "echo"),
-    ({"best_of": 2}, "best_of"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
     ({"suffix": "x"}, "suffix"),
@@ -357,10 +345,10 @@ BAD_CHATS = [
     ({"messages": [{"role": "stranger", "content": "a"}]}, "messages"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, "messages"),
     ({"messages": [{"role": "user", "content": "a " * 300}]}, "messages"),
     ({"top_logprobs": 21}, "top_logprobs"),
-    ({"max_completion_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "chat_template_kwargs"),
@@ -383,7 +371,7 @@ def test_what_is_refused_names_its_field(server, route, good, bad):
 def test_what_changes_nothing_is_accepted(client):
     more = {"echo": False, "best_of": 1, "logit_bias": {}, "presence_penalty": 0.0, "user": "me", "suffix": None}
     assert complete(client, "a", max_tokens=2, extra_body=more).choices
-    more = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "unknown_field": 3}
+    more = {"tools": [], "tool_choice": "none", "unknown_field": 3}
     assert chat(client, TALK, max_tokens=2, extra_body=more).choices
 
 
@@ -416,11 +404,13 @@ def test_other_errors_have_the_same_form(server):
         (400, ("POST", "/v1/completions", b""), {}),
         (400, ("POST", "/v1/completions", b"[]"), {}),
         (400, ("POST", "/v1/completions", b'{"prompt": "\xff"}'), {}),
+        (400, ("POST", "/v1/completions", b'{"prompt": "\\ud800"}'), {}),
+        (400, ("POST", "/v1/completions", b'{"prompt": ' + b"[" * 10**4), {}),
+        (413, ("POST", "/v1/completions", b" " * 10**6), {}),
     ]
     for expected, request, headers in cases:
         status, _, content = ask(server.url, *request, **headers)
         assert status == expected, (request[:2], content)
         assert set(content["error"]) == {"message", "type", "param", "code"}
-    assert ask(server.url, "POST", "/v1/completions", b" " * 10**6)[0] == 413
     charset = {"Content_Type": "application/json; charset=utf-8"}
     assert ask(server.url, "POST", "/v1/completions", good, **charset)[0] == 200

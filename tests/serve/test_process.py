@@ -43,11 +43,11 @@ def test_options_go_to_the_server_and_to_the_engine(monkeypatch):
 
     monkeypatch.delenv("NANOVLLM_API_KEY", raising=False)
     assert parse_args(["m"]) == ({"port": 8000, "api_key": ""}, {"model": "m"})
-    text = "m --host 0.0.0.0 --port 1 --api-key 007 --served-model-name 1.5 --max-waiting 3 --drain-seconds 2"
-    text += " --kvcache-block-size 16 --gpu-memory-utilization 0.5 --enforce-eager --enable-prefix-caching False"
+    text = "m --host 0.0.0.0 --port 1 --api-key 007 --max-waiting 3 --drain-seconds 2"
+    text += " --kvcache-block-size 16 --gpu-memory-utilization 0.5 --enforce-eager --no-enable-prefix-caching"
     server, engine = parse_args([*text.split(), "--dtype", "float32", "--disabled-optimizations", "all"])
     assert server == {
-        "host": "0.0.0.0", "port": 1, "api_key": "007", "served_model_name": "1.5", "max_waiting": 3, "drain_seconds": 2
+        "host": "0.0.0.0", "port": 1, "api_key": "007", "max_waiting": 3, "drain_seconds": 2
     }  # fmt: skip
     assert engine == {
         "model": "m", "kvcache_block_size": 16, "gpu_memory_utilization": 0.5, "enforce_eager": True,
@@ -79,8 +79,8 @@ def test_without_the_extra_it_says_what_to_install():
 
 @pytest.mark.slow
 def test_it_serves_and_ends_with_its_running_answers(path):
-    with serve(path, *ARGUMENTS, "--served-model-name", "tiny") as (process, url):
-        assert ask(url, "GET", "/v1/models")[2]["data"][0]["id"] == "tiny"
+    with serve(path, *ARGUMENTS) as (process, url):
+        assert ask(url, "GET", "/v1/models")[2]["data"][0]["id"] == str(path)
         expected = ask(url, "POST", "/v1/completions", LONG)[2]["choices"][0]["text"]
         with send(url, LONG | {"stream": True}) as streaming:
             first = read_until(streaming, b"data: ")
