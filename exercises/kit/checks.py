@@ -67,12 +67,12 @@ class Result:
         if self.finding:
             rows += [("the case", self.finding.story), ("steps", "\n".join(self.finding.steps))]
             rows += [("raised", "\n".join(self.finding.error))]
-            if not self.finding.error:
-                rows += [("looked at", self.finding.what)]
+            if not (found := self.finding).error:
+                rows += [("looked at", found.what)]
                 # What a tensor is like says what it should be, too.
-                rows += [("expected", self.finding.expected)] * (self.finding.expected != "'as it should be'")
-                rows += [("got", self.finding.got)]
-                rows += [("difference", difference(self.finding.expected, self.finding.got))]
+                rows += [("expected", found.expected)] * (found.expected != "'as it should be'") + [("got", found.got)]
+                if not found.what.startswith("shape of "):  # no set of numbers
+                    rows += [("difference", difference(found.expected, found.got))]
         rows += [("likely", self.diagnosis), ("together", self.whole), ("where", "\n".join(self.details))]
         rows += [("your prints", self.prints.rstrip()), ("next", self.next_step)]
         return [(label, text) for label, text in rows if text]

@@ -103,6 +103,11 @@ def compute(layers: Sequence[Any], x: Tensor) -> Together:
         return together(len(layers), run, most=4)
 
 
+def side_by_side(heads: Sequence[Any], hidden: Tensor) -> Tensor:
+    """What the gather of some heads puts together for one hidden state, the padding included."""
+    return torch.cat([calls[0][1] for calls in compute(heads, hidden[None]).calls], dim=-1)[0]
+
+
 def found_by_rank(token_ids: Sequence[int], vocab_size: int, size: int) -> list[float]:
     """The share of some tokens that each rank has a row for, if the vocabulary is cut into ranges."""
     per_rank = math.ceil(vocab_size / size)

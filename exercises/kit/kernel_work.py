@@ -5,6 +5,7 @@ looks at every address, and stands in for Triton where it does not exist (macOS,
 it: its interpreter where there is no GPU, else its compiler.
 """
 
+import dis
 import importlib.util
 import math
 import sys
@@ -32,7 +33,7 @@ class ShapeError(TypeError):
 
 
 class LanguageError(TypeError):
-    """A kernel has called a function that is none of `triton.language`."""
+    """A kernel has called a function, or used an operator, that is none of `triton.language`."""
 
 
 class Foreign:
@@ -170,7 +171,7 @@ def launch(
     Raises:
         OutsideError: it reads or writes beside a tensor; then Triton does not run it.
         ShapeError: a variable changes its shape in a loop.
-        LanguageError: it calls PyTorch or numpy.
+        LanguageError: it calls PyTorch or numpy, or has an `@`.
     """
     played = {name: tensor.clone() for name, tensor in tensors.items()}
     try:
@@ -196,6 +197,8 @@ def _keep(tensors: dict[str, Tensor], played: dict[str, Tensor], where: str) -> 
 
 def _play(kernel: Any, grid: int, tensors: dict[str, Tensor], others: dict[str, Any]) -> None:
     function = _with_language(kernel, twin)
+    if any(step.opname == "BINARY_OP" and step.argrepr.startswith("@") for step in dis.get_instructions(function)):
+        raise LanguageError("there is no @ in a kernel: multiply, and sum along an axis with tl.sum")
     names = function.__globals__
     kept = {name: names[name] for name in FOREIGN if name in names}
     names.update({name: Foreign(name) for name in kept}, range=_range)

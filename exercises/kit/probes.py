@@ -196,14 +196,16 @@ def _number(value: Tensor) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """[0, 1, 2, 5] as "0 to 2, 5", at most four of them."""
+    """[0, 1, 2, 5, 7, 8] as "0 to 2, 5, 7 and 8", at most four of them."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    words = [
+        " to ".join(map(str, run[:: len(run) - 1])) if len(run) > 2 else " and ".join(map(str, run)) for run in runs
+    ]
     return ", ".join(words[:4]) + ", ..." * (len(words) > 4)
 
 

@@ -23,8 +23,8 @@ WIDTH, LEFT, RIGHT = 640.0, 136.0, 556.0
 TOP, ROW = 62.0, 24.0
 STAGES = ("look up", "add up", "logits")
 LEGEND: list[LegendItem] = [
-    ("12", "number of a row in this rank's part", None),
-    ("0", "zeros: another rank has it", None),
+    ("12", "colored: the row's number on this rank", None),
+    ("0", "white: zeros, another rank has it", None),
     ("new", "what happens now", None),
 ]
 
@@ -203,16 +203,20 @@ class VocabularyShards(StepWidget):
         """The parts side by side, as rank 0 gets them, and the padding at the end."""
         wide, cut = (RIGHT - LEFT) / size, self.padding(size)
         picture.text(LEFT - 8, y + 16, "logits", SMALL, anchor="end", bold=True)
+        edge = RIGHT  # where the vocabulary ends
         for rank, share in enumerate(self.shares[size]):
-            x, is_last = LEFT + rank * wide, rank == size - 1
+            x, real = LEFT + rank * wide, max(0, min(share.end, self.vocab_size) - share.start)
             arrow(picture, x + wide / 2, y - 10, x + wide / 2, y, strong=True)
-            room = 26.0 if is_last and cut else 0.0
-            with picture.group(f"logits of rank {rank}", logits=share.num_logits):
-                block(picture, x, y + 2, wide - room, [(Style(color_of(rank % 5)), 1)], [f"{share.num_logits}"])
-            if room:
-                with picture.group(f"{cut} are cut", cut=cut):
-                    block(picture, RIGHT - room, y + 2, room, [(FREE, 1)])
-                    picture.line(RIGHT - room, y - 2, RIGHT - room, y + 26, VERMILION, 3)
-                picture.text(RIGHT + 4, y + 16, f"{cut} cut off", SMALL, bold=True)
+            room = 0.0 if real == share.num_logits else min(26.0, wide / 2) if real else wide
+            edge = min(edge, x + wide - room)
+            with picture.group(f"logits of rank {rank}", logits=share.num_logits, real=real):
+                if real:
+                    block(picture, x, y + 2, wide - room, [(Style(color_of(rank % 5)), 1)], [f"{real}"])
+                if room:
+                    block(picture, x + wide - room, y + 2, room, [(FREE, 1)])
+        if cut:
+            with picture.group(f"{cut} are cut", cut=cut):
+                picture.line(edge, y - 2, edge, y + 26, VERMILION, 3)
+            picture.text(RIGHT + 4, y + 16, f"{cut} cut off", SMALL, bold=True)
         picture.line(LEFT, y + 30, RIGHT, y + 30, BORDER)
         picture.text(LEFT, y + 48, f"{self.vocab_size:,} logits on rank 0, one for each token of the vocabulary", SMALL)

@@ -12,7 +12,7 @@
 # * write a GPU kernel that walks the pages, and run it without a GPU,
 # * try, if you like, to read only a quarter of the pages.
 #
-# Plan 85 minutes; four exercises are three quarters of an hour of it. A fifth waits at the end.
+# Plan an hour and a half; four exercises are three quarters of an hour of it. A fifth waits at the end.
 
 # %% [markdown]
 # ## Where we are
@@ -60,8 +60,7 @@ larger = max(read, key=read.get)
 reveal("reads more", "about the same" if max(read.values()) < 1.3 * min(read.values()) else larger)
 
 # %% [markdown]
-# So in a large batch attention is most of the step, and its time is reading. Whoever copies keys before using them
-# pays for that more than for everything else in the engine.
+# So in a large batch attention is most of the step, and its time is reading. Whoever copies keys first pays most.
 #
 # ## By hand
 #
@@ -97,7 +96,11 @@ figures.scores_and_weights(tokens[:7], scores.tolist(), weights.tolist())
 
 # %%
 choices = ["they become equal", "the largest takes all", "they stay as they are"]
-predict("plus 100", "Somebody adds 100 to all of these scores. What do the exact weights do?", choices=choices)
+predict(
+    "plus 100",
+    "Somebody adds 100 to all of these scores. What do the weights do, if nothing is rounded?",
+    choices=choices,
+)
 
 # %%
 shifted = (scores.double() + 100).softmax(0)
@@ -147,8 +150,10 @@ predict("lined up", "What does an engine write that always does so?", choices=ch
 # %%
 found = write(without("ch10.causal_attention"))
 blind = write(attention_work.engine_with("ch10.causal_attention", attention_work.NO_MASK))
-for story, one, other in zip(stories, found, blind, strict=True):
-    print(f"{story}\n    lined up at the first:{one!r}\n    without any mask:     {other!r}")
+for story, *texts in zip(stories, right, found, blind, strict=True):
+    print(story)
+    for name, text_ in zip(("as it should be", "lined up at the first", "without any mask"), texts, strict=True):
+        print(f"    {name:22}{text_!r}")
 firsts = [one.split()[0] == other.split()[0] for one, other in zip(right, found, strict=True)]
 reveal("lined up", choices[0] if found == right else choices[1 if all(firsts) else 2])
 
@@ -159,11 +164,15 @@ reveal("lined up", choices[0] if found == right else choices[1 if all(firsts) el
 # An engine *without any mask* still writes English. In a decode nothing lies in the future; only the prompt is read
 # wrongly. That is hard to see, and worse: a cached key depends on what comes *after* it, so the text changes with the
 # prefix cache, and with where a prompt is cut.
-#
+
+# %% [markdown]
 # ## Your attention
 #
 # One sequence, any number of queries. There are many right ways: with loops, with matrix products and a softmax by
 # hand, or with `F.scaled_dot_product_attention`, if you tell it the right mask.
+#
+# The tools: `k.repeat_interleave(group, dim=1)`, `transpose(0, 1)`, `masked_fill(mask, value)`, and
+# `torch.ones(n, m, dtype=torch.bool).tril(d)`, which is True up to d places right of the diagonal.
 
 # %%
 # {{exercise ch10.causal_attention}}
@@ -202,7 +211,8 @@ print(f"layer 3, head 2: {tokens[-1]!r} looks at the two colors with {100 * sum(
 #
 # {{source nanovllm/layers/attention.py:Attention.forward}}
 #
-# A slot is block times block size plus place (chapter 8). Without storing, a prompt is still read right, because its
+# A slot is block times block size plus place (chapter 8); two tensors of numbers can be an index at once,
+# `cache[blocks, places]`. Without storing, a prompt is still read right, because its
 # keys are at hand. From then on the model looks into empty pages:
 
 # %%
@@ -273,6 +283,8 @@ print(f"the part of tile 0 in that: {right_total - (second - 5).exp().sum():.4f}
 #
 # The same holds for the sum of weight times value. So three things are kept for each query: the maximum, the total and
 # the output, which is divided only at the end. This is the **online softmax**, the heart of FlashAttention.
+#
+# One trap: before the first key the maximum is -inf, and -inf less -inf is nan.
 
 # %%
 # {{exercise ch10.merge_tile}}
@@ -310,25 +322,27 @@ PagedGather(**attention_work.walked())
 # Triton it is written in Python, and each variable is a small tensor. Nobody checks addresses: a wrong one reads
 # somebody else's numbers, or ends the program.
 #
-# Here is one that walks over the pages of a sequence, a page at a time. Each program takes a query head, and computes
-# the plain mean of all values that this head may see: attention in which every token counts the same.
+# Here is one that walks over the pages of a sequence, a page at a time. Each program takes a query head, and finds its
+# largest score.
 
 # %%
 tl = kernel_work.twin  # a stand-in of PyTorch, until Triton runs it
 
 
-def mean_of_values(v_ptr, table_ptr, o_ptr, num_tokens, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE):
-    head = tl.program_id(0)
-    features, places = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
-    output = tl.zeros([HEAD_DIM], tl.float32)
+def largest_score(q_ptr, k_ptr, table_ptr, o_ptr, num_tokens, scale, GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE):
+    head, features, places = tl.program_id(0), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
+    q = tl.load(q_ptr + head * HEAD_DIM + features)
+    maximum = float("-inf")
     for i in range(0, tl.cdiv(num_tokens, BLOCK_SIZE)):
         block = tl.load(table_ptr + i)
         rows = (block * BLOCK_SIZE + places) * KV_HEADS + head // GROUP
         offsets = rows[:, None] * HEAD_DIM + features[None, :]
         is_token = i * BLOCK_SIZE + places < num_tokens
-        v = tl.load(v_ptr + offsets, mask=is_token[:, None], other=0.0)
-        output = output + tl.sum(v, axis=0)
-    tl.store(o_ptr + head * HEAD_DIM + features, output / num_tokens)
+        k = tl.load(k_ptr + offsets, mask=is_token[:, None], other=0.0)
+        scores = tl.sum(q[None, :] * k, axis=1) * scale
+        scores = tl.where(is_token, scores, float("-inf"))
+        maximum = tl.maximum(maximum, tl.max(scores, axis=0))
+    tl.store(o_ptr + head, maximum)
 
 
 # %% [markdown]
@@ -336,45 +350,45 @@ def mean_of_values(v_ptr, table_ptr, o_ptr, num_tokens, GROUP, KV_HEADS, HEAD_DI
 # |---|---|
 # | `tl.program_id(0)` | which program am I? Here: which query head |
 # | `tl.arange(0, HEAD_DIM)` | 0, 1, 2, ...; its length is a power of two, known beforehand, as all names in capitals |
-# | `tl.zeros([HEAD_DIM], tl.float32)` | what is kept from round to round has its final shape from the start |
+# | `tl.load(q_ptr + ...)` | `q_ptr` is an address; this reads what lies so far behind it: the query of this head |
 # | `tl.cdiv(num_tokens, BLOCK_SIZE)` | divides and rounds up: 10 tokens in blocks of 4 are 3 rounds |
-# | `tl.load(table_ptr + i)` | `table_ptr` is an address; this reads entry i behind it: which block is next |
 # | `rows` | a cache is [block, place, KV head], each with a row of features: the numbers of the rows to read |
 # | `offsets` | a table, a line for each row: `[:, None]` and `[None, :]` as in PyTorch |
 # | `mask=is_token[:, None]` | reads only where it is true; the last block is rarely full |
 # | `other=0.0` | what stands in the masked places; without it anything may |
-# | `tl.sum(v, axis=0)` | over the rows; `axis=1` over the features |
-# | `tl.store(address, values)` | writes; each head has its own row of the output |
+# | `tl.sum(..., axis=1)` | over the features: a score for each place. There is no `@` for this |
+# | `tl.max(scores, axis=0)` | over the places: a single number |
 
 # %% [markdown]
 # Triton has an **interpreter**, which runs kernels on a CPU, slowly, with numpy in the place of the GPU. The exercises'
 # kit turns it on where there is no GPU. We try the kernel on ten tokens with the block table [3, 0, 2].
 
 # %%
-cache, table = torch.randn(4, 4, 2, 8), [3, 0, 2]
-given = {"v_ptr": cache, "table_ptr": torch.tensor(table, dtype=torch.int32), "o_ptr": torch.zeros(4, 8)}
+cache, table, queries = torch.randn(4, 4, 2, 8), [3, 0, 2], torch.randn(4, 8)
+given = {"q_ptr": queries, "k_ptr": cache, "table_ptr": torch.tensor(table, dtype=torch.int32), "o_ptr": torch.zeros(4)}
 sizes = {"GROUP": 2, "KV_HEADS": 2, "HEAD_DIM": 8, "BLOCK_SIZE": 4}
-where = kernel_work.launch(mean_of_values, 4, given, num_tokens=10, **sizes)
-means = gather_kvcache(cache, table, 10).mean(0).repeat_interleave(2, 0)
-print(f"it ran in: {where}; four heads as they should be: {torch.allclose(given['o_ptr'], means, atol=1e-6)}")
+where = kernel_work.launch(largest_score, 4, given, num_tokens=10, scale=0.5, **sizes)
+keys = gather_kvcache(cache, table, 10).repeat_interleave(2, 1)
+wanted = 0.5 * torch.stack([(keys[:, head] @ queries[head]).max() for head in range(4)])
+print(f"it ran in: {where}; four heads as they should be: {torch.allclose(given['o_ptr'], wanted, atol=1e-6)}")
 
 # %% [markdown]
 # ## Decode
 #
-# You write the kernel that weighs the values: one sequence, a program for each query head, a page as a tile. Between
-# the walk above and attention stands your `merge_tile`, for a single query. Its scores are one row, a number for each
-# place, so there is only one direction to reduce:
+# You write the kernel that weighs the values: one sequence, a program for each query head, a page as a tile. The walk
+# is that of `largest_score`: copy its lines, and put your `merge_tile` into the loop, for a single query. Weights are
+# one row, a number for each place:
 #
 # | PyTorch, a row for each query | here, one query |
 # |---|---|
-# | `scale * query @ keys.T` | `tl.sum(q[None, :] * k, axis=1) * scale` |
-# | `scores.amax(1)`, `weights.sum(1)` | `tl.max(scores, axis=0)`, `tl.sum(weights, axis=0)` |
-# | `torch.maximum`, `torch.where`, `torch.exp` | `tl.maximum`, `tl.where`, `tl.exp` |
-# | `-math.inf` | `float("-inf")` |
+# | `torch.exp(scores - new[:, None])` | `tl.exp(scores - new)` |
+# | `weights.sum(1)` | `tl.sum(weights, axis=0)` |
+# | `weights @ values` | multiply, `[:, None]` beside the table, and `tl.sum` over the places |
 #
-# `tl` is there, and `mean_of_values` is not: take its lines over. Your kernel is checked twice: in a stand-in of
-# PyTorch, which looks at every address, puts nan where nothing was loaded, and lets no variable change its shape in a
-# loop; and in Triton's interpreter, if there is one here.
+# What is kept from round to round has its final shape from the start: `output` begins as
+# `tl.zeros([HEAD_DIM], tl.float32)`.
+#
+# It is checked in a stand-in of PyTorch, which looks at every address, and in Triton's interpreter, if there is one.
 
 # %%
 # {{exercise ch10.decode_kernel}}
@@ -411,7 +425,21 @@ print(f"largest difference: {(tensors['o_ptr'] - wanted).abs().max():.0e}")
 # </details>
 
 # %% [markdown]
+# ## Milestone: your attention in the running engine
+#
+# Every key that this engine stores, and every look back, goes through your functions. Measured on the fixed work of all
+# chapters:
+
+# %%
+me = mine()
+print(me.whose("ch10"))
+print("as it should be:", write(me) == right)
+staircase("10")
+
+# %% [markdown]
 # ## Three backends
+#
+# Nothing later needs this section (three minutes) and the next one (a quarter of an hour).
 #
 # The engine has three ways of attending, and chooses by the device: the plain one in PyTorch, our Triton kernels, and
 # `flash_attn`, the package of FlashAttention's authors: compiled CUDA, pages of 256 tokens. In a decode both it and our
@@ -438,22 +466,9 @@ reveal("backends", choices[0] if ratio > 1.02 else choices[2] if ratio < 0.98 el
 # Not because our arithmetic is better. A kernel of one's own can be fitted to the engine: programs for all heads of a
 # group, chunks as long as this batch needs, one launch for the whole step, and a start that overlaps the kernel
 # before it. And pages of any size.
-#
-# ## Milestone: your attention in the running engine
-#
-# Every key that this engine stores, and every look back, goes through your functions. Measured on the fixed work of all
-# chapters:
-
-# %%
-me = mine()
-print(me.whose("ch10"))
-print("as it should be:", write(me) == right)
-staircase("10")
 
 # %% [markdown]
 # ## One more: which pages are worth reading?
-#
-# This section is for those who have a quarter of an hour left. Nothing later needs it.
 #
 # If reading is what costs, read less: only a quarter of a sequence's blocks in each step. Which? The newest are a good
 # guess. Here each block also has a small summary of its keys: the smallest, the largest, the mean of each feature.
@@ -490,8 +505,7 @@ figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f
 # %% [markdown]
 # The map of layer 1, head 2 looked like a sink, in a text of 20 tokens; in a long one it is gone. Without a sink the
 # first block is a block like any other, so what helps large models does harm here. And these are shares of attention,
-# not texts: whether an answer suffers is another question. Whoever serves a model this way has to measure both, on that
-# model.
+# not texts: whether an answer suffers is another question.
 
 # %% [markdown]
 # ## Change it
@@ -501,7 +515,6 @@ figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f
 #   `write(mine("ch10.causal_attention"))`.)
 # * `PagedGather(**attention_work.walked(layer=2, head=3))`: which block decides?
 # * Run `merge_tile` over the tiles in the opposite order. What stays, what changes on the way?
-# * Let your kernel take two blocks at a time. What has to change, and what does the mask have to know?
 
 # %% [markdown]
 # ## Recap

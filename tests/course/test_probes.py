@@ -75,7 +75,7 @@ def test_the_first_wrong_number_is_named_with_its_place():
     text = describe(got, right(), AXES)
     assert text.startswith("token 1, head 2, feature 4: 9, should be")
     assert text.endswith(
-        "2 of 120 numbers are wrong; only in token 1 to 2 of 5; only in head 2 of 4; only in feature 4 of 6"
+        "2 of 120 numbers are wrong; only in token 1 and 2 of 5; only in head 2 of 4; only in feature 4 of 6"
     )
     assert looks_like(got, right(), AXES) == ""
 

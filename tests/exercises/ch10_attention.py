@@ -368,6 +368,12 @@ def families(q, k, v, scale):
                 .softmax(-1))  # fmt: skip
 
 
+NAN_OF_SCORES = (
+    "There is nan: inf less inf, inf / inf, inf times 0 or 0 / 0 was computed on the way. exp() of a score of some "
+    "hundreds is infinite; that of a score less the query's largest one is not."
+)
+
+
 def overflows(q, k, v, scale):
     """What is nan after well-known mistakes, computed in float32 as they do."""
     found, seen = products(q.float(), k.float())
@@ -442,7 +448,7 @@ def ask_attention(engine, check, q, k, v, scale):
                           if torch.equal(other.isnan(), got.isnan())]  # fmt: skip
                 kinds = f"nan in {int(got.isnan().sum())} of {got.numel()} numbers"
                 check.equal("output", kinds, "no nan", likely[0] if len(likely) == 1 else
-                            "There is nan: inf less inf, inf / inf or 0 / 0 was computed on the way.")  # fmt: skip
+                            NAN_OF_SCORES)  # fmt: skip
                 return
             mistakes = attention_mistakes(*before, scale)
             mistakes |= {text: other for text, other in families(*before, scale) if is_close(got, other)}

@@ -30,7 +30,10 @@ def test_every_token_has_one_owner_and_the_padding_is_counted(vocab_size):
         assert [one["data-right"] for one in sums] == ["1"] * len(token_ids) * (stage >= 1)
         cut = [int(one["data-cut"]) for one in groups(view, step, "cut")]
         assert cut == [per_rank * size - vocab_size] * (stage == 2 and per_rank * size > vocab_size)
-        assert [int(one["data-logits"]) for one in groups(view, step, "logits")] == [per_rank] * size * (stage == 2)
+        parts = groups(view, step, "logits")
+        assert [int(one["data-logits"]) for one in parts] == [per_rank] * size * (stage == 2)
+        real = [len(range(vocab_size)[rank * per_rank : (rank + 1) * per_rank]) for rank in range(len(parts))]
+        assert [int(one["data-real"]) for one in parts] == real
 
 
 def test_an_engine_without_a_mask_is_seen_to_fail():
