@@ -23,8 +23,8 @@ WIDTH, LEFT, RIGHT = 640.0, 136.0, 556.0
 TOP, ROW = 62.0, 24.0
 STAGES = ("look up", "add up", "logits")
 LEGEND: list[LegendItem] = [
-    ("12", "colored: the row's number on this rank", None),
-    ("0", "white: zeros, another rank has it", None),
+    ("12", "colored: row on this rank", None),
+    ("0", "white: zeros, another has it", None),
     ("new", "what happens now", None),
 ]
 
@@ -208,11 +208,11 @@ class VocabularyShards(StepWidget):
             x, real = LEFT + rank * wide, max(0, min(share.end, self.vocab_size) - share.start)
             arrow(picture, x + wide / 2, y - 10, x + wide / 2, y, strong=True)
             room = 0.0 if real == share.num_logits else min(26.0, wide / 2) if real else wide
-            edge = min(edge, x + wide - room)
             with picture.group(f"logits of rank {rank}", logits=share.num_logits, real=real):
                 if real:
                     block(picture, x, y + 2, wide - room, [(Style(color_of(rank % 5)), 1)], [f"{real}"])
                 if room:
+                    edge = min(edge, x + wide - room)
                     block(picture, x + wide - room, y + 2, room, [(FREE, 1)])
         if cut:
             with picture.group(f"{cut} are cut", cut=cut):
