@@ -5,6 +5,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from . import checks, grading, manifest, runner, source, stubs
@@ -50,7 +51,23 @@ def _not_written(error: OSError) -> Message:
 
 def describe(result: Result) -> Message:
     """A result in words."""
-    return Message(result.title, result.rows(), result.status)
+    message = Message(result.title, result.rows(), result.status)
+    if hasattr(_shell(), "kernel"):
+        message.picture = picture(result)
+    return message
+
+
+def picture(result: Result) -> str:
+    """HTML of a result: of a failed case the pool that was expected beside the one that came out; of a pass the map."""
+    finding, exercise = result.finding, result.exercise
+    with suppress(ImportError):  # there are no pictures here
+        from nanovllm.viz.pools import compare
+
+        if finding and finding.scene:
+            return compare(checks.expected_scene(exercise, finding), finding.scene)
+    if not result.passed or not result.next_step or not exercise.splice:
+        return ""
+    return Mine(load=False).map(exercise.id, result.next_step.partition(":")[0])
 
 
 @guarded

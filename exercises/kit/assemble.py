@@ -32,6 +32,8 @@ PARAMETER_CLASSES = ("SamplingParams", "BeamSearchParams")
 CELL = "text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0;background:none;line-height:1.9"
 BOX = "border-radius:0.3em;padding:0.1em 0.5em;white-space:nowrap;display:inline-block;line-height:1.4"
 YOURS = "background:#009E73;border:1px solid #009E73;color:#000"
+WON = f"{YOURS};outline:3px solid #E69F00;outline-offset:1px;font-weight:bold"
+NEXT = "border:2px dotted #0072B2"
 NOT_PASSED = "border:1px dashed #D55E00"
 OURS = "border:1px solid #767676;opacity:0.85"
 
@@ -250,13 +252,15 @@ class Assembled:
     Args:
         answers: what takes the place of our functions.
         defaults: options of its `LLM`, for those who do not say otherwise.
+        load: whether it is to run; without that, it can only be shown.
     """
 
-    def __init__(self, answers: Iterable[Answer], defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, answers: Iterable[Answer], defaults: Mapping[str, Any] | None = None, load: bool = True) -> None:
         self.answers = list(answers)
         self.package = assemble(self.answers)
-        self._module = self.package.load()
-        self.LLM = _accepting(self._module, self.package.options, defaults or {}, self.warning())
+        if load:
+            self._module = self.package.load()
+            self.LLM = _accepting(self._module, self.package.options, defaults or {}, self.warning())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_module"], name)
@@ -288,6 +292,7 @@ class Mine(Assembled):
         open_ids: exercises whose answers are to take part in any case: open ones, and such as have failed.
         options: of its `LLM`, for those who do not say otherwise; they win over what it does without.
         only_passed: leave out what is written and has not passed.
+        load: as for any engine.
     """
 
     def __init__(
@@ -296,6 +301,7 @@ class Mine(Assembled):
         open_ids: Iterable[str] = (),
         options: Mapping[str, Any] | None = None,
         only_passed: bool = False,
+        load: bool = True,
     ) -> None:
         self.workspace = workspace or Workspace()
         opened = {exercise.id for exercise in manifest.select(open_ids)}
@@ -305,7 +311,7 @@ class Mine(Assembled):
         self.failed = {answer.exercise.id for answer in usable if self._has_failed(answer)} - opened
         taken = {answer.exercise.id for answer in usable if answer.exercise.splice} - self.failed | opened
         answers = [answer for answer in usable if answer.exercise.id in taken]
-        super().__init__(answers, defaults | dict(options or {}))
+        super().__init__(answers, defaults | dict(options or {}), load)
 
     def _has_failed(self, answer: Answer) -> bool:
         """Whether a function of the engine has failed its check, as it is now."""
@@ -406,28 +412,44 @@ class Mine(Assembled):
         return found
 
     def _repr_html_(self) -> str:
-        """The map: a row a file, a box a function; the learner's are filled, and marked for those who see no color."""
+        return self.map()
+
+    def map(self, won: str = "", following: str = "") -> str:
+        """The map: a row a file, a box a function; the learner's are filled, and marked for those who see no color.
+
+        Args:
+            won: the exercise that has just passed; its box is lit, and rows without it are folded.
+            following: the exercise that comes next.
+        """
         styles = {"yours": ("✓ ", YOURS), "yours, not passed yet": ("… ", NOT_PASSED)}
         styles["ours (yours has failed)"] = ("✗ ", NOT_PASSED)
+        shown = styles | {"just passed": ("★ ", WON), "next": ("next: ", NEXT)}
 
         def box(text: str, whose: str, title: str = "") -> str:
-            mark, style = styles.get(whose, ("", OURS))
+            mark, style = shown.get(whose, ("", OURS))
             hover = f" title='{html.escape(title)}'" if title else ""
             return f"<span{hover} style='{BOX};{style}'>{mark}{html.escape(text)}</span>"
 
         boxes: dict[str, list[str]] = {}
+        lit = set()
         for exercise_id, place, whose in self.rows():
             path, _, name = place.partition(": ")
+            whose = {won: "just passed", following: "next"}.get(exercise_id, whose)
+            lit |= {path} if exercise_id in (won, following) else set()
             boxes.setdefault(path, []).append(box(name, whose, f"{exercise_id}: {whose}"))
-        rows = "".join(
-            f"<tr style='background:none'><td style='{CELL};white-space:nowrap'>{html.escape(path)}</td>"
+        rows = {
+            path: f"<tr style='background:none'><td style='{CELL};white-space:nowrap'>{html.escape(path)}</td>"
             f"<td style='{CELL}'>{' '.join(functions)}</td></tr>"
             for path, functions in boxes.items()
-        )
+        }
+        near, far = ("".join(row for path, row in rows.items() if (path in lit) == is_lit) for is_lit in (True, False))
         head = f"<b>Your engine:</b> {self._progress()}"
         key = " ".join(box(whose, whose) for whose in (*styles, "ours"))
         grows = "".join(f"<div>{html.escape(line)}</div>" for line in self._grows())
-        return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{rows}</table>{grows}</div>"
+        if not won:
+            return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{far}</table>{grows}</div>"
+        rest = f"<details><summary>all of it</summary>{key}<table>{far}</table></details>"
+        return f"<div>{head}<table style='margin:0.4em 0'>{near}</table>{rest}</div>"
 
 
 def _spliced() -> list[Exercise]:

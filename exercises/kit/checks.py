@@ -262,10 +262,20 @@ def _unit(answer: Answer, package: Package) -> Result:
     return Result(exercise, "failed", summary, verdict.finding, (), diagnosis, name, prints=prints)
 
 
-def run_cases(exercise: Exercise, package: Package, keep: str | None = None) -> runner.Outcome:
+def run_cases(exercise: Exercise, package: Package, keep: str | None = None, at: int | None = None) -> runner.Outcome:
     """The grader's verdict on a package, from a process of its own."""
     path = grading.grader_path(exercise.file_name)
-    return runner.run(grading.grade, path, exercise.id, keep, package=package, limit=exercise.time_limit)
+    return runner.run(grading.grade, path, exercise.id, keep, at, package=package, limit=exercise.time_limit)
+
+
+def expected_scene(exercise: Exercise, finding: Finding) -> dict[str, Any] | None:
+    """What `finding.scene` is with our function; None if ours comes to another observation there."""
+    outcome = run_cases(exercise, assemble(), finding.case, finding.at)
+    if outcome.kind != "returned" or outcome.value.finding:
+        return None
+    seen = outcome.value.observations[finding.case][finding.at : finding.at + 1]
+    is_same = bool(seen) and (finding.error or seen[0][0] == finding.what)
+    return outcome.value.scene if is_same else None
 
 
 # The engine with it.

@@ -74,6 +74,8 @@ class Finding:
     got: str = ""
     error: tuple[str, ...] = ()
     likely: str = ""
+    at: int = 0  # which of the case's observations it is
+    scene: dict[str, Any] | None = None  # the pool in that moment, see `scene_of`
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -96,6 +98,7 @@ class Verdict:
     num_failed: int = 0
     signature: list[tuple[str, ...]] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
+    scene: dict[str, Any] | None = None  # of the observation that was asked for
 
 
 def prints_of(text: str, case_name: str | None = None) -> str:
@@ -125,10 +128,28 @@ class Engine:
         return value
 
 
-class Check:
-    """Takes down the observations of one case."""
+def scene_of(manager: Any, seqs: dict[str, Any], queues: dict[str, list[str]]) -> dict[str, Any]:
+    """What pictures show of a pool: its blocks, some sequences with their block tables, and queues; plain data.
 
-    def __init__(self) -> None:
+    Of a block: its reference count, and whether it is free, used, and known by its hash.
+    """
+    free, used = list(manager.free_block_ids), manager.used_block_ids
+    blocks = [(int(b.ref_count), i in free, i in used, b.hash != -1) for i, b in enumerate(manager.blocks)]
+    tables = {name: list(seq.block_table) for name, seq in seqs.items()}
+    facts = {name: f"{seq.num_tokens} tokens, {seq.num_cached_tokens} stored" for name, seq in seqs.items()}
+    return {"blocks": blocks, "free": free, "tables": tables, "facts": facts, "queues": queues}
+
+
+class Check:
+    """Takes down the observations of one case.
+
+    Args:
+        at: number of the observation whose scene is wanted; without it, that of the first that is wrong.
+    """
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at, self.scene = at, None
+        self.look: Callable[[], Any] = lambda: None  # what the scene is, for cases that have one
         self.observations: list[tuple[str, str, str]] = []
         self.steps: list[str] = []
         self.first: tuple[str, str, str, tuple[str, ...]] | None = None
@@ -158,10 +179,18 @@ class Check:
         """
         self.observations.append((what, _text(got), _text(expected)))
         is_right = _same(got, expected)
+        self._take_scene(is_right)
         if not is_right and self.first is None:
             self.first = (what, _text(expected), _text(got), self._last_steps())
             self.likely = _meaning(says, got)
         return is_right
+
+    def _take_scene(self, is_right: bool) -> None:
+        number = len(self.observations) - 1
+        if number == self.at or (self.at is None and not is_right and self.first is None):
+            self.at = number
+            with contextlib.suppress(Exception):  # the state may be anything
+                self.scene = self.look()
 
     def _last_steps(self) -> tuple[str, ...]:
         """The first step, which says what there is, and the last ones."""
@@ -176,6 +205,7 @@ class Check:
     def raised(self, error: str) -> None:
         """The case ended with an exception of that name."""
         self.observations.append(("raised", error, "no error"))
+        self._take_scene(False)
         if self.first is None:
             self.first = ("an error", "no error", error, self._last_steps())
             self.likely = _meaning(self._raise_says, error)
@@ -240,20 +270,21 @@ def load_grader(path: Path, exercise_id: str) -> list[Case]:
     return CASES[exercise_id]
 
 
-def grade(package: Package, path: Path, exercise_id: str, keep: str | None = None) -> Verdict:
+def grade(package: Package, path: Path, exercise_id: str, keep: str | None = None, at: int | None = None) -> Verdict:
     """Run all cases of an exercise on a package; meant for a process of its own (see `runner`).
 
     Args:
         keep: name of the case whose observations are wanted in full; without it, the first.
+        at: number of the observation of that case whose scene is wanted.
     """
-    hasher, findings = hashlib.sha256(), list[Finding]()
+    hasher, findings, scene = hashlib.sha256(), list[Finding](), None
     kept: dict[str, list[tuple[str, str, str]]] = {}
     measured: list[str] = []
     cases = load_grader(path, exercise_id)
     for function in cases:
         story = " ".join((function.__doc__ or function.__name__).split())
         print(f"{CASE_MARK}{function.__name__}|{story}", flush=True)
-        check = Check()
+        check = Check(at if function.__name__ == keep else None)
         error: tuple[str, ...] = ()
         try:
             function(Engine(package), check)
@@ -264,12 +295,14 @@ def grade(package: Package, path: Path, exercise_id: str, keep: str | None = Non
         hasher.update(repr((function.__name__, [entry[:2] for entry in check.observations])).encode())
         if check.first:
             what, expected, got, steps = check.first
-            findings.append(Finding(function.__name__, story, steps, what, expected, got, error, check.likely))
+            finding = Finding(function.__name__, story, steps, what, expected, got, error, check.likely)
+            finding.at, finding.scene = check.at or 0, check.scene
+            findings.append(finding)
         measured += check.measures
         if function.__name__ == (keep or cases[0].__name__):
-            kept[function.__name__] = check.observations
+            kept[function.__name__], scene = check.observations, check.scene
     first, signature = next(iter(findings), None), [finding.key for finding in findings]
-    return Verdict(hasher.hexdigest(), first, kept, len(cases), len(findings), signature, measured)
+    return Verdict(hasher.hexdigest(), first, kept, len(cases), len(findings), signature, measured, scene)
 
 
 def grade_each(_: Package, packages: list[Package], path: Path, exercise_id: str) -> list[Verdict]:

@@ -1,10 +1,12 @@
 """What a notebook does beside checking: guesses are held, the engine grows, and a staircase shows by how much."""
 
+from types import SimpleNamespace
+
 import nbformat
 import pytest
 
 import nanovllm
-from exercises.kit import actions, manifest, notebooks, predictions, source, staircase
+from exercises.kit import actions, checks, manifest, notebooks, predictions, source, staircase
 from exercises.kit.assemble import Mine
 from exercises.kit.predictions import Prediction, predict, reveal
 from nanovllm.viz import Bars, Boxes
@@ -131,6 +133,58 @@ def test_nothing_that_answers_a_prediction_is_stored():
 def test_a_prediction_has_one_reveal_after_it(cells):
     with pytest.raises(notebooks.NotebookError, match="'a' needs one predict and, after it, one reveal"):
         notebooks.cells_of_predictions(notebook_of(*cells))
+
+
+# Checks as pictures.
+
+
+def in_a_notebook(monkeypatch):
+    monkeypatch.setattr(actions, "_shell", lambda: SimpleNamespace(kernel=True))
+
+
+@pytest.mark.parametrize(
+    ("exercise_id", "mistake", "differs"),
+    [("ch05.deallocate", "head_first", "the free blocks."), ("ch06.preempt", "always_the_newest", "running.")],
+)
+def test_a_failed_check_is_two_pools_in_a_notebook_and_words_elsewhere(
+    workspace, monkeypatch, exercise_id, mistake, differs
+):
+    wrong = next(w for w in checks.wrong_answers(EXERCISES[exercise_id]) if w.name == mistake)
+    result = checks.grade(wrong.first, engine=False)
+    assert actions.describe(result).picture == "" and "<svg" not in actions.describe(result)._repr_html_()
+    in_a_notebook(monkeypatch)
+    page = actions.describe(result)._repr_html_()
+    assert page.count("<svg") == 2 and "Expected" in page and f"≠ Not the same: {differs}" in page
+    assert "<svg" not in repr(actions.describe(result))
+
+
+def test_the_pool_of_a_case_is_the_right_one_with_our_function():
+    wrong = next(w for w in checks.wrong_answers(EXERCISES["ch05.may_append"]) if w.name == "always")
+    finding = checks.grade(wrong.first, engine=False).finding
+    expected = checks.expected_scene(wrong.first.exercise, finding)
+    assert expected["tables"] == {"A": [0, 1]} and finding.scene["tables"] == {"A": [0, 1, 2]}
+    assert [block[0] for block in expected["blocks"][:3]] == [1, 1, 0]
+
+
+def test_a_case_without_a_pool_has_no_picture(monkeypatch):
+    wrong = checks.wrong_answers(EXERCISES["ch05.compute_hash"])[0]
+    result = checks.grade(wrong.first, engine=False)
+    in_a_notebook(monkeypatch)
+    assert result.finding.scene is None and actions.describe(result).picture == ""
+
+
+def test_a_pass_lights_up_the_map_and_names_what_is_next(workspace, monkeypatch):
+    solve(workspace, "ch05.allocate")
+    result = checks.Result(EXERCISES["ch05.allocate"], "passed", "Right.")
+    result.next_step = checks.what_is_next(workspace, "ch05")
+    assert actions.describe(result).picture == ""
+    in_a_notebook(monkeypatch)
+    page = actions.describe(result).picture
+    assert "ch05.allocate: just passed" in page and "★ BlockManager.allocate" in page
+    assert "ch05.compute_hash: next" in page and "next: BlockManager.compute_hash" in page
+    shown, folded = page.split("<details>")
+    assert "engine/block_manager.py" in shown and "layers/sampler.py" in folded
+    assert "just passed" not in Mine()._repr_html_() and "<details>" not in Mine()._repr_html_()
 
 
 # The engine grows.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from exercises.kit import workloads
-from exercises.kit.grading import Check, Engine, case
+from exercises.kit.grading import Check, Engine, case, scene_of
 
 OTHERS = ("seq_id", "status", "token_ids", "last_token", "num_tokens", "num_prompt_tokens", "num_prefix_hit_tokens",
           "block_size", "sampling_params", "finish_reason")  # fmt: skip
@@ -30,6 +30,7 @@ class Pool:
         self.sequence_class = engine.get("engine.sequence:Sequence")
         self.check, self.block_size, self.caching = check, block_size, caching
         self.seqs: dict[str, object] = {}
+        check.look = lambda: scene_of(self.manager, self.seqs, {})
         self.contents: dict[int, tuple[int, ...]] = {}  # block id -> all tokens up to the block's end
         self.hit = 0  # what the last sequence found in the cache
         self.expected_hit = 0  # what it should have found

@@ -5,7 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 from exercises.kit import mixed_work
-from exercises.kit.grading import Check, Engine, case
+from exercises.kit.grading import Check, Engine, case, scene_of
 
 EOS, OTHER_EOS = 0, 1  # the tokens that end an answer; all other tokens in here are larger
 MOST_QUESTIONS = 300
@@ -48,6 +48,7 @@ class Desk:
         self.caching = caching
         self.seqs: list[object] = []
         self.fresh = iter(range(1000, 10**6))
+        check.look = self.look
         check.step(
             f"a pool of {num_blocks} blocks for {block_size} tokens each; at most {budget} tokens a step, "
             f"{max_num_seqs} running sequences, {longest} tokens of a sequence" + ", no prefix cache" * (not caching)
@@ -87,6 +88,13 @@ class Desk:
             return ask(seq)
 
         self.manager.can_append = can_append
+
+    def look(self):
+        """The pool and the queues, for the picture of a case that fails."""
+        scheduler = self.scheduler
+        queues = {"waiting": scheduler.waiting, "running": scheduler.running}
+        named = {name: [self.name(seq) for seq in queue] for name, queue in queues.items()}
+        return scene_of(self.manager, {self.name(seq): seq for seq in self.live}, named)
 
     # Steps.
 
