@@ -14,6 +14,7 @@ from nanovllm.levers.table import code_lines
 ROOT = Path(__file__).resolve().parents[1]
 
 CHAPTER_WIDGETS = (
+    "first_look",
     "race",
     "data_flow",
     "slot_mapping",

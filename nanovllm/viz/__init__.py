@@ -16,6 +16,7 @@ _LAZY = {
     "BlockTable": "widgets",
     "Boxes": "hands",
     "DataFlow": "data_flow",
+    "FirstLook": "first_look",
     "GraphSpeedup": "graph_speedup",
     "MemoryBudget": "memory",
     "ModelShapes": "model_shapes",

@@ -4,11 +4,15 @@
 // of C and in the free list. Between two frames, an element whose key is in both goes from one place to the other. One
 // that is new comes from where another of its kind (what stands before the colon) has just gone: a block travels from
 // the free list into a table. If none has gone, a link grows to it from the thing itself. What is gone and came nowhere
-// else fades, and so does what looked different before. Places are measured before and after (first, last, invert,
+// else fades, and so does what looked different before. "A3>7" is a copy of A3, which flies from there to block 7. Places are measured before and after (first, last, invert,
 // play); the browser moves everything between by its own clock.
 class Motion {
   static isWanted() {
     return !matchMedia("(prefers-reduced-motion: reduce)").matches && !document.hidden;
+  }
+
+  static kind(key) {
+    return key.split(/[:>]/)[0];
   }
 
   constructor(stage) {
@@ -51,7 +55,7 @@ class Motion {
       const own = node.cloneNode(true), box = node.getBoundingClientRect(), key = node.dataset.key;
       for (const part of own.querySelectorAll("title,[data-key]")) part.remove();
       const at = node.querySelector("rect")?.getBoundingClientRect() ?? box;
-      found.set(key, { key, node, own, at, matrix: node.getScreenCTM(), kind: key.split(":")[0], looks: own.innerHTML });
+      found.set(key, { key, node, own, at, matrix: node.getScreenCTM(), kind: Motion.kind(key), looks: own.innerHTML });
     }
     return found;
   }
@@ -64,13 +68,15 @@ class Motion {
       if (was) this.shift(was, now, ms);
       else {
         const n = gone.findIndex(({ kind }) => kind === now.kind);
+        const itself = after.get(now.kind);
         if (n >= 0) this.travel(gone.splice(n, 1)[0], now, ms, 0.35 * ms * count++);
-        else this.grow(after.get(now.kind), now, ms);
+        else if (itself && now.key.includes(">")) this.travel(itself, now, ms, 0.1 * ms * count++);
+        else this.grow(itself === now ? null : itself, now, ms);
       }
     }
     for (const was of gone) this.fade(was, ms);
     // Whom it is about and who stays as it was, such as a sequence that is refused, nods.
-    const about = after.get(subject), of = ({ dataset }) => (dataset.key ?? dataset.ghost ?? "").split(":")[0];
+    const about = after.get(subject), of = ({ dataset }) => Motion.kind(dataset.key ?? dataset.ghost ?? "");
     if (!about || this.running.some(({ effect }) => of(effect.target) === about.kind)) return;
     const places = [0, -5, 5, -3, 3, 0].map((x) => ({ transform: `translateX(${x}px)` }));
     this.animate(about.node, places, { duration: 1.2 * ms });
@@ -106,7 +112,7 @@ class Motion {
   }
 
   grow(from, now, ms) {
-    if (from && from.key !== now.key) {
+    if (from) {
       const link = this.draw("path", { fill: "none", stroke: "#D55E00", "stroke-width": 3, pathLength: 1 });
       const [a, b] = [from, now].map(({ at }) => this.middle(at));
       link.setAttribute("d", `M${a}L${b}`);

@@ -5,7 +5,7 @@
 #
 # You will
 #
-# * generate your first text with nanovllm, in the next three cells,
+# * watch an engine at work, and generate your first text with it,
 # * write the simplest generation loop there is, and race it against the engine,
 # * put requests into batches, and see what that costs those who wait,
 # * compare your batches with an engine at work.
@@ -14,13 +14,29 @@
 # Plan an hour; the two exercises are 20 minutes of it.
 
 # %% [markdown]
+# ## An engine at work
+#
+# Before anything is explained, watch one. Run the next cell with Shift+Enter, click the picture, and press the right
+# arrow key, eight times in all. What moves is what the engine does in that step; the sentence above says it.
+
+# %%
+# %load_ext exercises
+from nanovllm.viz import FirstLook, load_trace
+
+FirstLook(load_trace("first_look"))
+
+# %% [markdown]
+# That was a recorded run of the engine that you are going to build. It serves several requests in the same step, it
+# keeps what it has read in memory, in blocks, and texts that begin alike share a block. How all of it comes about is
+# the subject of this course. How one such step runs on a large GPU, an NVIDIA H200, without and with a CUDA graph,
+# plays at true relative speed in [chapter 8](08_model_runner.ipynb), "What a GPU waits for".
+#
 # ## First text
 #
 # Run the cells in order with Shift+Enter. The next one loads a small model, `"qwen3-tiny"`, and makes it ready to
 # serve. The name of any Qwen3 model, or a directory with its files, works too.
 
 # %%
-# %load_ext exercises
 from textwrap import fill
 
 from nanovllm import LLM, SamplingParams
@@ -267,8 +283,7 @@ figures.show_steps(loop=run_loop(16)[1], engine=run_engine(16)[1])
 # %% [markdown]
 # The loop computes the whole text again in every step, although only its last token is new. The engine reads
 # the prompt once. After that, each step computes exactly one token.
-
-# %% [markdown]
+#
 # ### The formula
 #
 # A prompt of $p$ tokens and $n$ new ones. The loop computes $p$, then $p+1$, then $p+2$, and so on:

@@ -10,6 +10,7 @@ from nanovllm.viz import (
     BlockSizeExplorer,
     BlockTable,
     DataFlow,
+    FirstLook,
     GraphSpeedup,
     MemoryBudget,
     ModelShapes,
@@ -409,6 +410,7 @@ def everything():
         "block_table_batch": table,
         "timeline": timeline,
         "timelines": Timeline(story, compare={"the other": batch}),
+        "first_look": FirstLook(load_trace("first_look")),
         "prefix": PrefixExplorer(),
         "block_size": BlockSizeExplorer(),
         "simulation": PrefixSimulation(num_requests=50),
@@ -636,3 +638,22 @@ def test_playing_waits_for_the_movement(browser, story, tmp_path):
         page.wait_for_function("() => !('moving' in document.querySelector('.nv-player').dataset)")
         page.clock.run_for(950)
         step_is(player, 4)
+
+
+def test_the_first_look_is_stepped_through_in_ten_seconds(browser, tmp_path):
+    """By one key, at whatever pace: words fly into memory, and the end is all texts."""
+    look = FirstLook(load_trace("first_look"))
+    with open_page(browser) as page:
+        page.goto(page_of([look], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, 0)
+        assert player.bounding_box()["height"] <= 600
+        player.focus()
+        seen = movements(page)
+        assert [movement["kind"] for movement in seen] == ["arrive", "admit", "compute"]
+        assert {f"A{k}>{k // 4}" for k in range(9)} | {"A9"} <= set(seen[-1]["changed"])
+        for step in range(2, look.num_steps):
+            page.keyboard.press("ArrowRight")
+            step_is(player, step)
+        expect(page.get_by_role("status")).to_have_text(look.caption(look.num_steps - 1))
+        assert page.errors == [] and look.num_steps <= 10

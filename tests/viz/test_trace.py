@@ -33,7 +33,7 @@ def test_every_run_of_the_real_scheduler_obeys_the_rules(seed):
     json.dumps(trace)
 
 
-@pytest.mark.parametrize("name", ["story", "batch", "story_h200", "batch_h200"])
+@pytest.mark.parametrize("name", ["story", "batch", "first_look", "story_h200", "batch_h200"])
 def test_recorded_traces_obey_the_rules_and_say_where_they_come_from(name):
     trace = load_trace(name)
     assert check_trace(trace) == []
@@ -42,7 +42,7 @@ def test_recorded_traces_obey_the_rules_and_say_where_they_come_from(name):
     assert all(made[key] for key in ("engine_commit", "when", "by", "device", "torch", "weights_sha256"))
 
 
-@pytest.mark.parametrize("name", ["story", "batch", "story_h200", "batch_h200"])
+@pytest.mark.parametrize("name", ["story", "batch", "first_look", "story_h200", "batch_h200"])
 def test_recorded_traces_are_of_the_bundled_weights(name):
     weights = hashlib.sha256((resolve_model("qwen3-tiny") / "model.safetensors").read_bytes()).hexdigest()
     recorded = load_trace(name)["made"]["weights_sha256"]
@@ -255,7 +255,7 @@ def test_a_trace_of_another_version_is_refused(story, tmp_path):
 
 
 def test_an_unknown_name_says_which_there_are():
-    with pytest.raises(FileNotFoundError, match="recorded ones are batch, batch_h200, story, story_h200"):
+    with pytest.raises(FileNotFoundError, match="recorded ones are batch, batch_h200, first_look, story, story_h200"):
         load_trace("tale")
 
 
