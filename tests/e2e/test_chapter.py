@@ -132,6 +132,11 @@ def test_a_mistake_is_diagnosed(page, course):
     cell = go_to(page, f"%%exercise {EXERCISE}")
     expect(outputs(cell)).to_contain_text("not right yet", timeout=LONG)
     expect(outputs(cell)).to_contain_text(wrong.diagnosis)
+    pools = outputs(cell).locator(".nv-pools svg")
+    expect(pools).to_have_count(2)
+    expect(pools.nth(0)).to_contain_text("Expected")
+    expect(pools.nth(1)).to_contain_text("≠ free, the next one first")
+    expect(outputs(cell).locator(".nv-pools .nv-footer")).to_contain_text("Not the same: the free blocks.")
     take_screenshot(page, "chapter_diagnosis_light")
     assert "for block_id in seq.block_table:" in (course / "exercises" / f"ch{CHAPTER}.py").read_text()
 
@@ -149,6 +154,11 @@ def test_the_right_answer_passes_and_is_plugged_in(page, course):
     cell = go_to(page, f"%%exercise {EXERCISE}")
     expect(outputs(cell)).to_contain_text("Plugged into the engine, the text is the same as ours", timeout=LONG)
     expect(outputs(cell)).to_contain_text(re.compile(r"✓ .*: passed"))
+    expect(outputs(cell).locator("span[title$=': just passed']")).to_have_text(
+        "★ BlockManager.deallocate", timeout=LONG
+    )
+    expect(outputs(cell).locator("span[title$=': next']").first).to_contain_text("next: ")
+    expect(outputs(cell).locator("details")).not_to_have_attribute("open", "")
     take_screenshot(page, "chapter_passed_light")
     assert right.strip() in (course / "exercises" / f"ch{CHAPTER}.py").read_text()
 
