@@ -1,0 +1,45 @@
+# ruff: noqa
+DIAGNOSIS = """
+What has ended is gone in the end. It is as good an answer as those that are as long as they may be, and it is compared
+with them.
+"""
+
+
+# --- first
+def beam_search(ask, token_ids, beam_width, max_tokens, eos):
+    beams, done = [([], 0.0)], []
+    for _ in range(max_tokens):
+        found = ask([token_ids + tokens for tokens, _ in beams])
+        longer = [
+            ([*tokens, i], total + p)
+            for (tokens, total), logprobs in zip(beams, found)
+            for i, p in logprobs.items()
+        ]
+        done += [beam for beam in longer if beam[0][-1] in eos]
+        beams = sorted([b for b in longer if b[0][-1] not in eos], key=lambda b: -b[1])[:beam_width]
+        if not beams:
+            break
+    return sorted(beams, key=lambda b: -b[1])[:beam_width]
+
+
+# --- second
+def beam_search(ask, token_ids, beam_width, max_tokens, eos):
+    def best(some):
+        return sorted(some, key=lambda beam: beam[1], reverse=True)[:beam_width]
+
+    live, ended, step = [([], 0.0)], [], 0
+    while live and step < max_tokens:
+        answers = ask([list(token_ids) + beam[0] for beam in live])
+        step += 1
+        candidates = []
+        for beam, answer in zip(live, answers):
+            for token in answer:
+                candidates.append((beam[0] + [token], beam[1] + answer[token]))
+        live = []
+        for candidate in candidates:
+            if candidate[0][-1] in eos:
+                ended.append(candidate)
+            else:
+                live.append(candidate)
+        live = best(live)
+    return best(live)
