@@ -1983,3 +1983,131 @@ def pairs_of_runs(plain: list[float], lever: list[float], bar: float) -> None:
     right.text(len(plain) + 0.2, bar - 0.08, "the bar", fontsize=8, ha="right")
     right.set(ylim=(0.8, max(1.3, 1.1 * max(ratios))), xlabel="pair of runs", title="times as fast")
     plt.show()
+
+
+# Chapter 18.
+
+
+def whose_lines(parts: dict[str, Any], says: dict[str, str]) -> None:
+    """A bar for each part of the engine: code lines of the learner's, and others.
+
+    Args:
+        parts: by name, what has `yours` and `ours`.
+        says: what is in each.
+    """
+    names = [f"{name}: {says[name]}" for name in parts]
+    yours, ours = ([getattr(part, key) for part in parts.values()] for key in ("yours", "ours"))
+    _, axis = plt.subplots(figsize=(8, 0.9 + 0.42 * len(parts)))
+    drawn = axis.barh(names, yours, color=GREEN, edgecolor=TEXT, linewidth=0.4, label="in functions of yours")
+    axis.bar_label(drawn, [count or "" for count in yours], label_type="center", color=INK)
+    drawn = axis.barh(names, ours, left=yours, color=GRAY, hatch="//", edgecolor=TEXT, linewidth=0.4, label="ours")
+    axis.bar_label(drawn, ours, padding=3)
+    total, own = sum(yours) + sum(ours), sum(yours)
+    axis.set(
+        title=f"{total:,} lines of code, {own} of them yours",
+        xticks=[],
+        xlim=(0, 1.1 * max(map(sum, zip(yours, ours, strict=True)))),
+    )
+    axis.legend(fontsize=8, loc="lower right")
+    axis.spines.bottom.set_visible(False)
+    axis.invert_yaxis()
+    plt.show()
+
+
+def tree_of_beams(calls: list[list[list[int]]], prompt_len: int, words: Any, chosen: list[int]) -> None:
+    """Which beams there were in each step, each joined to the one that it came from; the best text is green.
+
+    Args:
+        calls: for each step the texts that were asked about, token ids, the most likely first.
+        prompt_len: tokens of the prompt.
+        words: gives a token's text.
+        chosen: the tokens of the best text.
+    """
+    _, axis = plt.subplots(figsize=(8, 0.8 + 0.42 * max(map(len, calls))))
+    places: dict[tuple[int, ...], tuple[int, int]] = {}
+    for step, texts in enumerate(calls):
+        for row, text in enumerate(texts):
+            key = tuple(text[prompt_len:])
+            places[key] = (step, row)
+            is_chosen = list(key) == chosen[: len(key)]
+            color = GREEN if is_chosen else BLUE
+            if key:
+                x, y = places[key[:-1]]
+                width = 2.5 if is_chosen else 1
+                axis.plot(
+                    [x + 0.25, step - 0.3], [y, row], color=color if is_chosen else TEXT, linewidth=width, zorder=0
+                )
+            said = words(key[-1]) if key else "prompt"
+            box = {"facecolor": color, "edgecolor": TEXT, "boxstyle": "round,pad=0.2", "linewidth": 0.4}
+            axis.text(step, row, said, ha="center", va="center", fontsize=8, color=INK, bbox=box)
+    axis.set(xlim=(-0.6, len(calls) - 0.4), ylim=(max(map(len, calls)) - 0.4, -0.7), yticks=[], xlabel="step")
+    axis.set_xticks(range(len(calls)))
+    axis.set_title("the beams of each step, the most likely on top; green: how the best text began")
+    axis.spines.left.set_visible(False)
+    plt.show()
+
+
+def drafts(calls: list[Any], words: Any, most: int = 24) -> None:
+    """What each call of the model proposed and added: right, the model's own, and wrong in vain.
+
+    Args:
+        calls: each has `draft` and `added`, token ids.
+        words: gives a token's text.
+    """
+    shown = calls[:most]
+    longest = max(len(call.draft) for call in shown) + 1
+    _, axis = plt.subplots(figsize=(8, 1 + 0.3 * longest))
+    for x, call in enumerate(shown):
+        right = len(call.added) - 1
+        cells = [(token, GREEN, "") for token in call.added[:right]] + [(call.added[-1], BLUE, "")]
+        cells += [(token, "none", "///") for token in call.draft[right + 1 :]]
+        for y, (token, color, hatch) in enumerate(cells):
+            axis.bar(x, 1, bottom=y, width=0.96, color=color, hatch=hatch, edgecolor=TEXT, linewidth=0.4)
+            axis.text(x, y + 0.5, words(token).strip()[:5], ha="center", va="center", fontsize=7,
+                      color=TEXT if hatch else INK)  # fmt: skip
+    axis.set(xlabel=f"call of the model (the first {len(shown)} of {len(calls)})", yticks=[], ylim=(0, longest + 0.1))
+    axis.set_title("each call: tokens of the draft that were right, and the model's own")
+    handles = [Patch(facecolor=GREEN, label="proposed, right"), Patch(facecolor=BLUE, label="the model's own")]
+    handles.append(Patch(facecolor="none", edgecolor=TEXT, hatch="///", label="proposed in vain"))
+    axis.legend(handles=handles, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.12))
+    axis.spines.left.set_visible(False)
+    plt.show()
+
+
+def calls_saved(found: dict[str, dict[str, float]]) -> None:
+    """Tokens a call of the model, for several texts (rows) and several ways to propose (colors).
+
+    Args:
+        found: by the way, tokens a call by text.
+    """
+    texts = list(next(iter(found.values())))
+    height = 0.8 / len(found)
+    _, axis = plt.subplots(figsize=(8, 0.9 + 0.5 * len(texts)))
+    for i, ((way, values), color) in enumerate(zip(found.items(), (BLUE, ORANGE, GREEN, PINK), strict=False)):
+        rows = [row + (i - (len(found) - 1) / 2) * height for row in range(len(texts))]
+        drawn = axis.barh(rows, [values[text] for text in texts], height, color=color, label=way)
+        axis.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
+    axis.axvline(1, color=TEXT, linestyle="--", linewidth=1)
+    axis.set_yticks(range(len(texts)), texts)
+    axis.set(title="tokens a call of the model; dashed: without drafts", xticks=[])
+    axis.margins(x=0.1)
+    axis.legend(fontsize=8)
+    axis.spines.bottom.set_visible(False)
+    axis.invert_yaxis()
+    plt.show()
+
+
+def two_engines(ours: list[float], own: list[float]) -> None:
+    """Pairs of runs of two engines at the same work: milliseconds, and which share of the speed the second has."""
+    _, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6), width_ratios=[3, 2])
+    numbers = range(1, len(ours) + 1)
+    for i, pair in zip(numbers, zip(ours, own, strict=True), strict=True):
+        left.plot([i - 0.2, i + 0.2], [1000 * seconds for seconds in pair], color=TEXT, linewidth=1, zorder=0)
+    left.plot([i - 0.2 for i in numbers], [1000 * seconds for seconds in ours], "s", color=GRAY, label="ours")
+    left.plot([i + 0.2 for i in numbers], [1000 * seconds for seconds in own], "o", color=GREEN, label="yours")
+    left.set(ylim=0, xlabel="pair of runs", title="milliseconds of computing")
+    left.legend(fontsize=8)
+    right.plot(numbers, [100 * a / b for a, b in zip(ours, own, strict=True)], "o", color=BLUE)
+    right.axhline(99, color=TEXT, linestyle="--", linewidth=1)
+    right.set(ylim=(80, 120), xlabel="pair of runs", title="yours, % of our speed; dashed: 99")
+    plt.show()

@@ -6,7 +6,10 @@ written there. Text that was read before is in the engine's prefix cache, so wha
 
 import importlib
 import json
-from collections.abc import Callable, Collection
+import random
+import statistics
+import time
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,13 +73,15 @@ def speculate(llm: Any, prompt: list[int], propose: Propose, accept: Accept, max
     """Answer a prompt greedily; the calls that it took. All that they added is the answer."""
     llm.llm_engine.scheduler.reset([])  # nothing is cached from the run before
     eos, calls, answer = llm.config.eos, list[Call](), list[int]()
-    while len(answer) < max_tokens and not (answer and answer[-1] in eos):
+    for _ in range(max_tokens):
         text = [*prompt, *answer]
         draft = propose(text)[: max_tokens - len(answer) - 1]
         choices = greedy_choices(llm, [*text, *draft], len(draft) + 1)
         added = accept(draft, choices, eos)
         calls.append(Call(draft, added))
         answer += added
+        if len(answer) >= max_tokens or any(token_id in eos for token_id in added):
+            break
     return calls
 
 
@@ -88,6 +93,46 @@ def answer_of(calls: list[Call]) -> list[int]:
 def tokens_per_call(calls: list[Call]) -> float:
     """How many tokens a call of the model added, on average."""
     return len(answer_of(calls)) / max(1, len(calls))
+
+
+# Seconds.
+
+
+def seconds_of_calls(llm: Any, counts: Sequence[int], times: int = 15) -> list[float]:
+    """Seconds of a call that computes so many tokens behind a text of 100, the median of some; in turn."""
+    rng, text = random.Random(0), list(range(300, 400))
+    greedy_choices(llm, text, 1)  # from now on the text is cached
+    seconds: list[list[float]] = [[] for _ in counts]
+    for _ in range(times):
+        for noted, count in zip(seconds, counts, strict=True):
+            draft = [rng.randrange(5, 2000) for _ in range(count)]
+            start = time.perf_counter()
+            greedy_choices(llm, [*text, *draft], count)
+            noted.append(time.perf_counter() - start)
+    return [statistics.median(noted) for noted in seconds]
+
+
+def seconds_of_answers(
+    llm: Any, question: str, propose: Propose, accept: Accept, max_tokens: int = 160, times: int = 3
+) -> tuple[float, float]:
+    """Seconds of an answer by the engine's own decode steps, and with drafts; the fastest of some, in turn."""
+    package = importlib.import_module(type(llm.config).__module__.split(".")[0])
+    prompt = llm.apply_chat_template([{"role": "user", "content": question}])
+    greedy = package.SamplingParams(temperature=0, max_tokens=max_tokens)
+
+    def plain() -> None:
+        llm.llm_engine.scheduler.reset([])
+        llm.generate([prompt], greedy, use_tqdm=False)
+
+    seconds: dict[Callable[[], Any], list[float]] = {plain: []}
+    seconds[lambda: speculate(llm, prompt, propose, accept, max_tokens)] = []
+    for _ in range(times):
+        for run, noted in seconds.items():
+            start = time.perf_counter()
+            run()
+            noted.append(time.perf_counter() - start)
+    first, second = map(min, seconds.values())
+    return first, second
 
 
 # Without a model: where the greedy answer is known, so is what it would have said of any draft.

@@ -1,9 +1,9 @@
 """Grader of chapter 18. What is right is said by trying everything, by searching in strings, by plain greedy."""
 
-import itertools
 import math
 import random
 import time
+from functools import cache
 
 from exercises.kit import draft_work
 from exercises.kit.grading import Check, Engine, case
@@ -22,12 +22,15 @@ def as_tokens(value):
 
 
 def model_of(seed, vocab_size):
-    """A small model: log-probabilities of all tokens, by the last two."""
-    rng, table = random.Random(seed), {}
-    for pair in itertools.product(range(-1, vocab_size), repeat=2):
+    """A small model: what it says of a text depends on all of it, so that no two texts are equally likely."""
+
+    @cache
+    def chances(text):
+        rng = random.Random(f"{seed} {text}")
         weights = [rng.uniform(0.05, 1) ** 2 for _ in range(vocab_size)]
-        table[pair] = {i: math.log(w / sum(weights)) for i, w in enumerate(weights)}
-    return lambda text: dict(table[((-1, *text)[-2], text[-1])])
+        return {i: math.log(w / sum(weights)) for i, w in enumerate(weights)}
+
+    return lambda text: dict(chances(tuple(text)))
 
 
 def named(model, most):
@@ -203,13 +206,13 @@ def fewer_than_wanted(engine, check):
 @case("ch18.beam_search")
 def random_models(engine, check):
     """Random small models, prompts, widths and end tokens, beside a search through everything."""
-    for seed in range(10, 40):
+    for seed in range(10, 34):
         rng = random.Random(seed)
-        size = rng.randint(3, 5)
+        size = rng.randint(3, 4)
         model = named(model_of(seed, size), rng.randint(2, size))
         eos = set(rng.sample(range(size), rng.randint(0, 2)))
         prompt = [rng.randrange(size) for _ in range(rng.randint(1, 3))]
-        width, max_tokens = rng.randint(1, 4), rng.randint(1, 5)
+        width, max_tokens = rng.randint(1, 4), rng.randint(1, 4)
         got, _ = search(engine, check, model, prompt, width, max_tokens, eos, f"model {seed}")
         check.equal("the best", got, expected_beams(model, prompt, width, max_tokens, eos), says_beams(prompt, eos))
 

@@ -7,14 +7,14 @@ the wrong token in it.
 
 # --- first
 def accept(draft, choices, eos):
-    added = []
+    added, is_wrong = [], False
     for i, choice in enumerate(choices):
-        if i == len(draft) or draft[i] == choice:
+        agrees = i == len(draft) or draft[i] == choice
+        if agrees or not is_wrong:
             added.append(choice)
-        elif len(added) == i:
-            added.append(choice)
-        if added[-1:] and added[-1] in eos:
-            break
+            if choice in eos:
+                break
+        is_wrong = is_wrong or not agrees
     return added
 
 
