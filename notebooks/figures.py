@@ -2008,7 +2008,7 @@ def whose_lines(parts: dict[str, Any], says: dict[str, str]) -> None:
         xticks=[],
         xlim=(0, 1.1 * max(map(sum, zip(yours, ours, strict=True)))),
     )
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.45))
     axis.spines.bottom.set_visible(False)
     axis.invert_yaxis()
     plt.show()
@@ -2063,7 +2063,7 @@ def drafts(calls: list[Any], words: Any, most: int = 24) -> None:
         cells += [(token, "none", "///") for token in call.draft[right + 1 :]]
         for y, (token, color, hatch) in enumerate(cells):
             axis.bar(x, 1, bottom=y, width=0.96, color=color, hatch=hatch, edgecolor=TEXT, linewidth=0.4)
-            axis.text(x, y + 0.5, words(token).strip()[:5], ha="center", va="center", fontsize=7,
+            axis.text(x, y + 0.5, words(token).strip()[:4], ha="center", va="center", fontsize=7,
                       color=TEXT if hatch else INK)  # fmt: skip
     axis.set(xlabel=f"call of the model (the first {len(shown)} of {len(calls)})", yticks=[], ylim=(0, longest + 0.1))
     axis.set_title("each call: tokens of the draft that were right, and the model's own")
@@ -2098,16 +2098,14 @@ def calls_saved(found: dict[str, dict[str, float]]) -> None:
 
 
 def two_engines(ours: list[float], own: list[float]) -> None:
-    """Pairs of runs of two engines at the same work: milliseconds, and which share of the speed the second has."""
-    _, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6), width_ratios=[3, 2])
+    """Runs of two engines at the same work, in turn: milliseconds, and a line at the fastest of each."""
+    _, axis = plt.subplots(figsize=(8, 2.6))
     numbers = range(1, len(ours) + 1)
     for i, pair in zip(numbers, zip(ours, own, strict=True), strict=True):
-        left.plot([i - 0.2, i + 0.2], [1000 * seconds for seconds in pair], color=TEXT, linewidth=1, zorder=0)
-    left.plot([i - 0.2 for i in numbers], [1000 * seconds for seconds in ours], "s", color=GRAY, label="ours")
-    left.plot([i + 0.2 for i in numbers], [1000 * seconds for seconds in own], "o", color=GREEN, label="yours")
-    left.set(ylim=0, xlabel="pair of runs", title="milliseconds of computing")
-    left.legend(fontsize=8)
-    right.plot(numbers, [100 * a / b for a, b in zip(ours, own, strict=True)], "o", color=BLUE)
-    right.axhline(99, color=TEXT, linestyle="--", linewidth=1)
-    right.set(ylim=(80, 120), xlabel="pair of runs", title="yours, % of our speed; dashed: 99")
+        axis.plot([i - 0.15, i + 0.15], [1000 * seconds for seconds in pair], color=TEXT, linewidth=1, zorder=0)
+    for seconds, move, marker, color, name in ((ours, -0.15, "s", GRAY, "ours"), (own, 0.15, "o", GREEN, "yours")):
+        axis.plot([i + move for i in numbers], [1000 * one for one in seconds], marker, color=color, label=name)
+        axis.axhline(1000 * min(seconds), color=color, linestyle="--", linewidth=1)
+    axis.set(ylim=0, xlabel="pair of runs", title="milliseconds of computing; dashed: the fastest run of each")
+    axis.legend(fontsize=8, ncols=2, loc="lower right")
     plt.show()

@@ -95,7 +95,7 @@ def tokens_per_call(calls: list[Call]) -> float:
     return len(answer_of(calls)) / max(1, len(calls))
 
 
-# Seconds.
+# Seconds of computing, on one thread.
 
 
 def seconds_of_calls(llm: Any, counts: Sequence[int], times: int = 15) -> list[float]:
@@ -106,33 +106,34 @@ def seconds_of_calls(llm: Any, counts: Sequence[int], times: int = 15) -> list[f
     for _ in range(times):
         for noted, count in zip(seconds, counts, strict=True):
             draft = [rng.randrange(5, 2000) for _ in range(count)]
-            start = time.perf_counter()
+            start = time.process_time()
             greedy_choices(llm, [*text, *draft], count)
-            noted.append(time.perf_counter() - start)
+            noted.append(time.process_time() - start)
     return [statistics.median(noted) for noted in seconds]
 
 
 def seconds_of_answers(
-    llm: Any, question: str, propose: Propose, accept: Accept, max_tokens: int = 160, times: int = 3
+    plain_llm: Any, llm: Any, question: str, propose: Propose, accept: Accept, max_tokens: int = 160, times: int = 3
 ) -> tuple[float, float]:
-    """Seconds of an answer by the engine's own decode steps, and with drafts; the fastest of some, in turn."""
-    package = importlib.import_module(type(llm.config).__module__.split(".")[0])
+    """Seconds of an answer by an engine's decode steps, and by another with drafts; the fastest of some, in turn."""
+    package = importlib.import_module(type(plain_llm.config).__module__.split(".")[0])
     prompt = llm.apply_chat_template([{"role": "user", "content": question}])
     greedy = package.SamplingParams(temperature=0, max_tokens=max_tokens)
 
     def plain() -> None:
-        llm.llm_engine.scheduler.reset([])
-        llm.generate([prompt], greedy, use_tqdm=False)
+        plain_llm.llm_engine.scheduler.reset([])
+        plain_llm.generate([prompt], greedy, use_tqdm=False)
 
-    seconds: dict[Callable[[], Any], list[float]] = {plain: []}
-    seconds[lambda: speculate(llm, prompt, propose, accept, max_tokens)] = []
+    def drafted() -> None:
+        speculate(llm, prompt, propose, accept, max_tokens)
+
+    seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(times):
-        for run, noted in seconds.items():
-            start = time.perf_counter()
+        for run, noted in zip((plain, drafted), seconds, strict=True):
+            start = time.process_time()
             run()
-            noted.append(time.perf_counter() - start)
-    first, second = map(min, seconds.values())
-    return first, second
+            noted.append(time.process_time() - start)
+    return min(seconds[0]), min(seconds[1])
 
 
 # Without a model: where the greedy answer is known, so is what it would have said of any draft.

@@ -913,37 +913,29 @@ def my_lever(model: torch.nn.Module, sampler: torch.nn.Module) -> None:
 # Chapter 18.
 
 Beam = tuple[list[int], float]  # new tokens, and the sum of their log-probabilities
+Ask = Callable[[list[list[int]]], Sequence[Mapping[int, float]]]
 
 
-def beam_search(
-    ask: Callable[[list[list[int]]], Sequence[Mapping[int, float]]],
-    token_ids: list[int],
-    beam_width: int,
-    max_tokens: int,
-    eos: Collection[int],
-) -> list[Beam]:
+def beam_search(ask: Ask, token_ids: list[int], beam_width: int, max_tokens: int, eos: Collection[int]) -> list[Beam]:
     """Continue a text in several ways at once, and find those that are most likely as a whole.
 
-    A beam is a continuation that is still open. At first there is one, which is empty. In each
-    step every beam is continued by every token that the model names for it. Those continuations
-    that now end with an end token are done: they are kept, and never continued. Of the others,
-    of all beams together, the `beam_width` most likely are the beams of the next step.
-
-    How likely a continuation is, is the sum of the log-probabilities of its tokens.
+    At first there is one beam, which is empty. In each step every beam is continued by every token
+    that the model names for it. Those that now end with an end token are done: they are kept, and
+    never continued. Of the others, of all beams together, the `beam_width` most likely are the
+    beams of the next step. Likely means: the sum of the log-probabilities of all new tokens.
 
     Args:
-        ask: the engine. It takes a list of texts, token ids, and gives for each of them, in this
-            order, some next tokens with their log-probabilities. It is asked once a step, about
-            all beams, so that they run as one batch, and never about none.
+        ask: the engine. For a list of texts it gives, in this order, a dict of next tokens with
+            their log-probabilities each. It is asked once a step, about all beams, so that they
+            run as one batch, and never about none.
         token_ids: of the prompt; the list stays as it is.
         beam_width: at least 1.
         max_tokens: the most tokens of a continuation, and of steps; at least 1.
         eos: ids of the end tokens.
 
     Returns:
-        the `beam_width` most likely of all that are done and of the beams of the last step, best
-        first (fewer, if there are fewer): pairs of their tokens, without those of the prompt and
-        with the end token, and their sum.
+        the `beam_width` most likely of all that are done and of the beams of the last step (fewer,
+        if there are fewer), best first: pairs of their tokens, without the prompt, and their sum.
     """
     beams: list[Beam] = [([], 0.0)]
     done: list[Beam] = []

@@ -565,3 +565,5 @@ staircase("17")
 # * Admission by expected length: Gong et al., *Past-Future Scheduler for LLM Serving under SLA Guarantees*, 2025.
 # * Ansel et al., *PyTorch 2*, ASPLOS 2024: how `torch.compile` reads Python.
 # * Measuring honestly: Georges, Buytaert and Eeckhout, *Statistically Rigorous Java Performance Evaluation*, 2007.
+#
+# Next, the last chapter: your engine whole, and what can be built on top of it.

@@ -10,11 +10,7 @@ def beam_search(ask, token_ids, beam_width, max_tokens, eos):
     beams, done = [([], 0.0)], []
     for _ in range(max_tokens):
         found = ask([token_ids + tokens for tokens, _ in beams])
-        longer = [
-            ([*tokens, i], p)
-            for (tokens, total), logprobs in zip(beams, found)
-            for i, p in logprobs.items()
-        ]
+        longer = [([*tokens, i], p) for (tokens, total), logprobs in zip(beams, found) for i, p in logprobs.items()]
         done += [beam for beam in longer if beam[0][-1] in eos]
         beams = sorted([b for b in longer if b[0][-1] not in eos], key=lambda b: -b[1])[:beam_width]
         if not beams:
