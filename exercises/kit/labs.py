@@ -916,31 +916,31 @@ Beam = tuple[list[int], float]  # new tokens, and the sum of their log-probabili
 Ask = Callable[[list[list[int]]], Sequence[Mapping[int, float]]]
 
 
-def beam_search(ask: Ask, token_ids: list[int], beam_width: int, max_tokens: int, eos: Collection[int]) -> list[Beam]:
+def beam_search(ask: Ask, prompt: list[int], width: int, steps: int, eos: set[int]) -> list[Beam]:
     """Continue a text in several ways at once, and find those that are most likely as a whole.
 
     At first there is one beam, which is empty. In each step every beam is continued by every token
     that the model names for it. Those that now end with an end token are done: they are kept, and
-    never continued. Of the others, of all beams together, the `beam_width` most likely are the
-    beams of the next step. Likely means: the sum of the log-probabilities of all new tokens.
+    never continued. Of the others, of all beams together, the `width` most likely are the beams
+    of the next step. Likely means: the sum of the log-probabilities of all new tokens.
 
     Args:
         ask: the engine. For a list of texts it gives, in this order, a dict of next tokens with
             their log-probabilities each. It is asked once a step, about all beams, so that they
             run as one batch, and never about none.
-        token_ids: of the prompt; the list stays as it is.
-        beam_width: at least 1.
-        max_tokens: the most tokens of a continuation, and of steps; at least 1.
+        prompt: its token ids; the list stays as it is.
+        width: the most beams, at least 1.
+        steps: the most of them, and so the most tokens of a continuation; at least 1.
         eos: ids of the end tokens.
 
     Returns:
-        the `beam_width` most likely of all that are done and of the beams of the last step (fewer,
+        the `width` most likely of all that are done and of the beams of the last step (fewer,
         if there are fewer), best first: pairs of their tokens, without the prompt, and their sum.
     """
     beams: list[Beam] = [([], 0.0)]
     done: list[Beam] = []
-    for _ in range(max_tokens):
-        found = ask([token_ids + tokens for tokens, _ in beams])
+    for _ in range(steps):
+        found = ask([prompt + tokens for tokens, _ in beams])
         longer = [
             ([*tokens, token_id], total + logprob)
             for (tokens, total), logprobs in zip(beams, found, strict=True)
@@ -948,10 +948,10 @@ def beam_search(ask: Ask, token_ids: list[int], beam_width: int, max_tokens: int
         ]
         done += [beam for beam in longer if beam[0][-1] in eos]
         going_on = [beam for beam in longer if beam[0][-1] not in eos]
-        beams = sorted(going_on, key=lambda beam: -beam[1])[:beam_width]
+        beams = sorted(going_on, key=lambda beam: -beam[1])[:width]
         if not beams:
             break
-    return sorted(done + beams, key=lambda beam: -beam[1])[:beam_width]
+    return sorted(done + beams, key=lambda beam: -beam[1])[:width]
 
 
 def propose(token_ids: list[int], n: int, k: int) -> list[int]:

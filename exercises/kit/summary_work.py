@@ -7,12 +7,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 import nanovllm
-from nanovllm.levers.table import code_lines
 
 from . import lever_work, predictions
 from .assemble import Mine, with_options
@@ -26,9 +25,18 @@ PARTS = {
     "utils": "context, loader",
     "around": "LLM, config, prompts, outputs",
 }
-BESIDE = ("levers/", "layers/kernels/", "viz", "serve/", "labs.py", "tiles.py", "measure.py", "engine/worker.py")
-BESIDE += ("engine/trace.py", "engine/beam_search.py", "utils/parallel_state.py", "layers/triton_attention.py")
-BESIDE += ("layers/flash_attention.py",)
+BESIDE = (
+    *(
+        "levers/",
+        "layers/kernels/",
+        "layers/triton_attention.py",
+        "layers/flash_attention.py",
+        "tiles.py",
+        "measure.py",
+    ),
+    *("engine/worker.py", "engine/trace.py", "engine/beam_search.py", "utils/parallel_state.py"),
+    *("viz", "serve/", "labs.py"),
+)
 
 # Quick tests of the engine, of blocks, sequences, layers and sampling up to whole texts beside Hugging Face's.
 TESTS = ("test_sequence.py", "test_block_manager.py", "test_scheduler.py", "test_layers.py", "test_hf_parity.py")
@@ -48,6 +56,7 @@ def lines(me: Mine) -> dict[str, Lines]:
     theirs: dict[str, set[int]] = {}
     for piece in me.package.pieces:
         theirs.setdefault(piece.path, set()).update(range(piece.first, piece.last + 1))
+    code_lines = me.package.module("levers.table").code_lines
     counts = dict.fromkeys(PARTS, Lines(0, 0))
     for path in sorted(me.package.folder.rglob("*.py")):
         name = path.relative_to(me.package.folder).as_posix()
@@ -103,14 +112,14 @@ def side_by_side(me: Mine, pairs: int = PAIRS) -> tuple[list[float], list[float]
 
     Both have the same levers: those are off that would go around the learner's functions.
     """
-    options = {**lever_work.OPTIONS, "disabled_optimizations": ()}
-    options = with_options(options, me.package.options)
-    num_threads, seconds = torch.get_num_threads(), ([], [])  # type: tuple[list[float], list[float]]
+    options = with_options({**lever_work.OPTIONS, "disabled_optimizations": ()}, me.package.options)
+    num_threads = torch.get_num_threads()
+    seconds: tuple[list[float], list[float]] = ([], [])
     torch.set_num_threads(1)
     try:
         with nanovllm.LLM("qwen3-tiny", **options) as ours, me.LLM("qwen3-tiny", **options) as own:
             for run in range(pairs + 1):
-                order = [(nanovllm, ours, seconds[0]), (me, own, seconds[1])]
+                order: list[Any] = [(nanovllm, ours, seconds[0]), (me, own, seconds[1])]
                 for package, llm, noted in order if run % 2 else order[::-1]:
                     start = time.process_time()
                     lever_work.answers(package, llm, lever_work.prompts())

@@ -80,7 +80,7 @@ staircase("18")
 # %%
 OPTIONS = {"device": "cpu", "disabled_optimizations": "all", "kvcache_block_size": 4, "num_kvcache_blocks": 512}
 llm = LLM("qwen3-tiny", max_model_len=256, **OPTIONS)
-prompt = llm.tokenizer.encode("The old king had a secret. He")
+prompt = llm.tokenizer.encode("Once upon a time, a little bear")
 
 
 def ask(texts, width=4):
@@ -120,7 +120,7 @@ def noted(texts):
     return ask(texts)
 
 
-beams = beam_search(noted, prompt, 4, 10, llm.config.eos)
+beams = beam_search(noted, prompt, 4, 10, set(llm.config.eos))
 for tokens, total in beams:
     print(f"{total:6.2f}  {llm.tokenizer.decode(tokens)!r}")
 reveal("times", round(torch.tensor(beams[0][1] - greedy_sum).exp().item(), 1))
@@ -134,7 +134,7 @@ figures.tree_of_beams(calls, len(prompt), lambda i: llm.tokenizer.decode([i]).st
 
 # %%
 for width in (1, 2, 4, 8):
-    found = beam_search(partial(ask, width=width), prompt, width, 24, llm.config.eos)
+    found = beam_search(partial(ask, width=width), prompt, width, 24, set(llm.config.eos))
     print(f"{width} beams: {found[0][1]:6.2f}  {llm.tokenizer.decode(found[0][0])!r}")
 
 # %% [markdown]
@@ -347,6 +347,9 @@ choices = ["scheduler and block manager", "only a class for the model", "attenti
 predict("llama", "What of this engine has to be written anew for Llama?", choices=choices)
 
 # %%
+from nanovllm.models import MODELS
+
+print("this engine runs:", *MODELS)
 reveal("llama", choices[1])
 
 # %% [markdown]

@@ -81,7 +81,7 @@ def as_beams(value):
 
 def search(engine: Engine, check: Check, model, prompt, width, max_tokens, eos, text):
     """One search; what came back, and how often the engine was asked."""
-    check.step(f"{text}: prompt {prompt}, beam_width={width}, max_tokens={max_tokens}, eos={sorted(eos)}")
+    check.step(f"{text}: prompt {prompt}, width={width}, steps={max_tokens}, eos={sorted(eos)}")
     ask, given = Asked(model), list(prompt)
     got = as_beams(engine.get("labs:beam_search")(ask, given, width, max_tokens, frozenset(eos)))
     check.equal("the prompt afterwards", given, list(prompt), CHANGED)
@@ -229,8 +229,8 @@ def the_bundled_model(engine, check):
         def ask(texts):
             return [answer["logprobs"][0] for answer in llm.generate(texts, one, use_tqdm=False)]
 
-        check.step(f"search for 8 tokens with beam_width={width}")
-        got = as_beams(engine.get("labs:beam_search")(ask, list(prompt), width, 8, eos))
+        check.step(f"search for 8 tokens with width={width}")
+        got = as_beams(engine.get("labs:beam_search")(ask, list(prompt), width, 8, set(eos)))
         params = package.BeamSearchParams(beam_width=width, max_tokens=8, length_penalty=0)
         (ours,) = llm.beam_search([prompt], params)
     check.equal("the texts", [tokens for tokens, _ in got], [beam.tokens[len(prompt) :] for beam in ours.sequences])
