@@ -69,7 +69,13 @@ def greedy_choices(llm: Any, token_ids: list[int], count: int) -> list[int]:
     return [int(i) for i in F.linear(rows, model.lm_head.weight).argmax(-1)]
 
 
-def speculate(llm: Any, prompt: list[int], propose: Propose, accept: Accept, max_tokens: int = 400) -> list[Call]:
+def speculate(
+    llm: Any,
+    prompt: list[int],
+    propose: Propose,
+    accept: Accept,
+    max_tokens: int = 400,
+) -> list[Call]:
     """Answer a prompt greedily; the calls that it took. All that they added is the answer."""
     llm.llm_engine.scheduler.reset([])  # nothing is cached from the run before
     eos, calls, answer = llm.config.eos, list[Call](), list[int]()

@@ -30,6 +30,7 @@ BESIDE = (
         "levers/",
         "layers/kernels/",
         "layers/triton_attention.py",
+        "models/llama.py",
         "layers/flash_attention.py",
         "tiles.py",
         "measure.py",
