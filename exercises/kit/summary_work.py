@@ -88,20 +88,8 @@ def project(me: Mine, folder: Path) -> Path:
 def run_tests(folder: Path, names: Sequence[str] = TESTS, *options: str) -> tuple[bool, str]:
     """Run tests of a project's engine, all levers off; whether all passed, and what pytest said at the end."""
     files = [f"tests/engine/{name}" for name in names]
-    quick = "not slow and not gpu and not lever"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        quick,
-        *NO_LEVERS,
-        *options,
-        *files,
-    ]
+    how = ["-q", "--color=no", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not lever", *NO_LEVERS]
+    command = [sys.executable, "-m", "pytest", *how, *options, *files]
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     failed = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
