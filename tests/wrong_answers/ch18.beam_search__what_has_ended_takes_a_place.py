@@ -6,29 +6,29 @@ beams of the next step are the best of those that go on.
 
 
 # --- first
-def beam_search(ask, token_ids, beam_width, max_tokens, eos):
+def beam_search(ask, prompt, width, steps, eos):
     beams, done = [([], 0.0)], []
-    for _ in range(max_tokens):
-        found = ask([token_ids + tokens for tokens, _ in beams])
+    for _ in range(steps):
+        found = ask([prompt + tokens for tokens, _ in beams])
         longer = [
             ([*tokens, i], total + p) for (tokens, total), logprobs in zip(beams, found) for i, p in logprobs.items()
         ]
         done += [beam for beam in longer if beam[0][-1] in eos]
-        beams = sorted(longer, key=lambda b: -b[1])[:beam_width]
+        beams = sorted(longer, key=lambda b: -b[1])[:width]
         beams = [b for b in beams if b[0][-1] not in eos]
         if not beams:
             break
-    return sorted(done + beams, key=lambda b: -b[1])[:beam_width]
+    return sorted(done + beams, key=lambda b: -b[1])[:width]
 
 
 # --- second
-def beam_search(ask, token_ids, beam_width, max_tokens, eos):
+def beam_search(ask, prompt, width, steps, eos):
     def best(some):
-        return sorted(some, key=lambda beam: beam[1], reverse=True)[:beam_width]
+        return sorted(some, key=lambda beam: beam[1], reverse=True)[:width]
 
     live, ended, step = [([], 0.0)], [], 0
-    while live and step < max_tokens:
-        answers = ask([list(token_ids) + beam[0] for beam in live])
+    while live and step < steps:
+        answers = ask([list(prompt) + beam[0] for beam in live])
         step += 1
         candidates = []
         for beam, answer in zip(live, answers):
