@@ -5,7 +5,7 @@ marker line; those at the top are for all. "python -m exercises check" says how 
 there is to do.
 """
 
-# derived: 222394cbf851
+# derived: 0bef3171dd5c
 # ruff: noqa
 # mypy: ignore-errors
 # fmt: off
@@ -92,6 +92,6 @@ def my_proposer(seen: list[list[int]]) -> Callable[[list[int]], list[int]]:
     Returns:
         a function of a text, prompt and answer so far, as a list of ids that stays as it is. It
         gives the tokens that may come next, a list: at most 4 of it count, and it may be empty. It
-        is called before each call of the model, so it has to be quick: 10 ms on average are allowed.
+        is called before each call of the model, so it has to be quick: 10 ms on average at most.
     """
     raise NotImplementedError("ch18.my_proposer")

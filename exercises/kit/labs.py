@@ -1010,7 +1010,7 @@ def my_proposer(seen: list[list[int]]) -> Callable[[list[int]], list[int]]:
     Returns:
         a function of a text, prompt and answer so far, as a list of ids that stays as it is. It
         gives the tokens that may come next, a list: at most 4 of it count, and it may be empty. It
-        is called before each call of the model, so it has to be quick: 10 ms on average are allowed.
+        is called before each call of the model, so it has to be quick: 10 ms on average at most.
     """
     followed: dict[tuple[int, ...], list[int]] = {}
     for text in seen:

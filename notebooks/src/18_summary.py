@@ -391,8 +391,9 @@ for quantization in (None, "int8"):
 # ```python
 # from openai import OpenAI
 #
-# client = OpenAI(base_url="http://gpu-machine:8000/v1", api_key="any")  # was: http://127.0.0.1:8000/v1
-# answer = client.completions.create(model="Qwen/Qwen3-0.6B", prompt="Once upon a time", max_tokens=80)
+# address = "http://gpu-machine:8000/v1"  # was: "http://127.0.0.1:8000/v1"
+# client = OpenAI(base_url=address, api_key="any")
+# answer = client.completions.create(model="Qwen/Qwen3-0.6B", prompt="One day", max_tokens=80)
 # print(answer.choices[0].text)
 # ```
 
