@@ -25,7 +25,8 @@ help:
 	@echo "make clean  remove .venv and all caches"
 
 lab: $(STAMP)
-	$(BIN)/python -m jupyterlab --ServerApp.root_dir="$(CURDIR)" $(AS_ROOT) $(LAB_FLAGS) $(FIRST_NOTEBOOK)
+	$(BIN)/python -m jupyterlab --ServerApp.root_dir="$(CURDIR)" $(AS_ROOT) \
+		--LabApp.default_url=/lab/tree/$(FIRST_NOTEBOOK) $(LAB_FLAGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses 4 $(PYTEST_FLAGS)

@@ -121,6 +121,9 @@ def test_make_lab_and_make_test_run_what_the_readme_says():
         assert f".venv/bin/python {command}" in shown
         assert f"python {command}" in readme
         assert f"make {target}" in readme
+    # The address that `--no-browser` prints opens the first notebook, too.
+    (address,) = re.findall(r"--LabApp.default_url=/lab/tree/(\S+)", shown)
+    assert address in readme and (ROOT / address).is_file()
 
 
 def spin_count(arguments, **environment):
