@@ -298,7 +298,8 @@ def _suggestion(error: BaseException) -> str:
         return f'; put "import {name}" into the same cell, or at the top of the file'
     elif isinstance(error, NameError) and (frames := list(traceback.walk_tb(error.__traceback__))):
         known = [*frames[-1][0].f_locals, *frames[-1][0].f_globals]
-    found = difflib.get_close_matches(name, known, n=1)
+    # An attribute that is merely like another one would mislead: embedding_dim is not num_embeddings.
+    found = difflib.get_close_matches(name, known, 1, 0.75 if isinstance(error, AttributeError) else 0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 

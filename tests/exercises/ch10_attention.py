@@ -39,8 +39,14 @@ def distinct(expected, mistakes):
 
 
 EXCHANGED = "Here lie the values, and there the keys: they have changed places."
-KEYS_TWICE = "The keys were stored a second time, in v_cache, and the values nowhere."
-VALUES_TWICE = "The values were stored in k_cache, too, and the keys nowhere."
+TWICE = {
+    "k_cache": "The values were stored in k_cache, too, and the keys nowhere.",
+    "v_cache": "The keys were stored a second time, in v_cache, and the values nowhere.",
+}
+MISPLACED = {
+    "k_cache": "Here lie the values. They belong in v_cache, and the keys belong here.",
+    "v_cache": "Here lie the keys. They belong in k_cache, and the values belong here.",
+}
 
 
 def stored(cache, rows, slots):
@@ -176,15 +182,17 @@ def ask_to_store(engine, check, key, value, slots, shape, dtype=torch.float32):
     mapping = torch.tensor(slots, dtype=torch.int64)
     store(key, value, k_cache, v_cache, mapping)
     axes = ("block", "place", "head", "feature")
-    for name, cache, old, rows, others in (
-        ("k_cache", k_cache, before[0], before[2], before[3]),
-        ("v_cache", v_cache, before[1], before[3], before[2]),
+    for name, cache, old, rows, others, there, there_before in (
+        ("k_cache", k_cache, before[0], before[2], before[3], v_cache, before[1]),
+        ("v_cache", v_cache, before[1], before[3], before[2], k_cache, before[0]),
     ):
+        meaning = MISPLACED[name]
+        if torch.equal(there, stored(there_before, rows, slots)):
+            meaning = EXCHANGED
+        elif torch.equal(there, stored(there_before, others, slots)):
+            meaning = TWICE[name]
         mistakes = store_mistakes(old, rows, others, slots)
-        if name == "v_cache" and torch.equal(k_cache, stored(before[0], before[2], slots)):
-            mistakes = {text.replace(EXCHANGED, KEYS_TWICE): tensor for text, tensor in mistakes.items()}
-        elif name == "k_cache" and torch.equal(v_cache, stored(before[1], before[3], slots)):
-            mistakes = {text.replace(EXCHANGED, VALUES_TWICE): tensor for text, tensor in mistakes.items()}
+        mistakes = {text.replace(EXCHANGED, meaning): tensor for text, tensor in mistakes.items()}
         check_tensor(check, name, cache, stored(old, rows, slots), axes, mistakes, dtype=dtype)
     same = torch.equal(key, before[2]) and torch.equal(value, before[3]) and mapping.tolist() == slots
     check.true("key, value and slot_mapping are as they were", same, "They are only read, and one has changed.")

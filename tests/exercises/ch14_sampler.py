@@ -704,7 +704,6 @@ def how_it_is_spread(engine, check):
     check.true("exp(-exp(-noise)) is spread evenly", value < limit_of(15), says)
 
 
-SAYS_ROWS = "Two sequences with different seeds have the same noise: they write the same text."
 UPPER, HALF = "Not all of the upper bits of the seed play a part.", "Only the lower 32 bits of the seed play a part."
 OTHERS = [
     ("the next position", (11, 5), (11, 6), "The position plays no part: a sequence has the same noise at each step."),
