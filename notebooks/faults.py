@@ -1,4 +1,4 @@
-"""Faults on purpose, for chapter 07: they are planted around an engine from outside, and its code stays as it is."""
+"""Faults on purpose, for chapter 7: they are planted around an engine from outside, and its code stays as it is."""
 
 from collections.abc import Callable
 from itertools import count

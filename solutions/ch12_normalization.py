@@ -63,7 +63,7 @@ def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[T
 
 
 # --- ch12.silu_and_mul
-# One product with a matrix has made both halves (chapter 09 packs gate_proj and up_proj), so they lie behind each other in every
+# One product with a matrix has made both halves (chapter 9 packs gate_proj and up_proj), so they lie behind each other in every
 # row. Which of them is the gate is a convention of the loader: exchanged, every weight is there and the model writes nonsense. g / (1 + exp(-g)) is written as
 # g * sigmoid(g) or silu, which do not overflow for a large number; exp(g) / (1 + exp(g)) would give inf / inf.
 def forward(self, x: Tensor) -> Tensor:

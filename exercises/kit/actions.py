@@ -30,23 +30,24 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(exercise_id: str = "", *args: Any, **kwargs: Any) -> Any:
-        try:
-            if exercise_id == "":
-                raise KeyError(f'Which exercise? For example: {function.__name__}("ch05.deallocate")')
-            return function(exercise_id, *args, **kwargs)
-        except KeyError as error:
-            return Message(str(error.args[0]), kind="failed")
-        except OSError as error:
-            return _not_written(error)
-        except KeyboardInterrupt:
-            return Message(STOPPED)
+        if exercise_id == "":
+            return Message(f'Which exercise? For example: {function.__name__}("ch05.deallocate")', kind="failed")
+        return _caught(lambda: function(exercise_id, *args, **kwargs))
 
     return call
 
 
-def _not_written(error: OSError) -> Message:
-    text = f"Your answers are in {Workspace().folder}; the environment variable {FOLDER_VARIABLE} names another folder."
-    return Message(f"This could not be written: {error}", [("", text)], "failed")
+def _caught(call: Callable[[], Any]) -> Any:
+    """What a call returns; a message if it names no exercise, cannot write, or is stopped."""
+    try:
+        return call()
+    except KeyError as error:
+        return Message(str(error.args[0]), kind="failed")
+    except OSError as error:
+        text = f"Your answers are in {Workspace().folder}; the environment variable {FOLDER_VARIABLE} names another."
+        return Message(f"This could not be written: {error}", [("", text)], "failed")
+    except KeyboardInterrupt:
+        return Message(STOPPED)
 
 
 def describe(result: Result) -> Message:
@@ -274,14 +275,8 @@ def exercise(line: str, cell: str | None = None) -> Message | None:
     unknown = [option for option in options if option not in ("--force", "--pull")]
     if len(words) - len(options) != 1 or unknown:
         return Message("Write %%exercise and an id, for example: %%exercise ch05.deallocate", kind="failed")
-    try:
-        return _exercise(next(word for word in words if word not in options), cell or "", options)
-    except KeyError as error:
-        return Message(str(error.args[0]), kind="failed")
-    except OSError as error:
-        return _not_written(error)
-    except KeyboardInterrupt:
-        return Message(STOPPED)
+    (exercise_id,) = set(words) - set(options)
+    return _caught(lambda: _exercise(exercise_id, cell or "", options))
 
 
 def _exercise(exercise_id: str, cell: str, options: list[str]) -> Message | None:

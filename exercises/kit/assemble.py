@@ -9,6 +9,7 @@ import dataclasses
 import html
 import importlib
 import json
+import operator
 import os
 import shutil
 import sys
@@ -330,6 +331,16 @@ class Mine(Assembled):
         is_usable = self.workspace.answer(exercise).is_usable
         return is_usable and self.workspace.known(exercise).get("status") == "passed"
 
+    def function(self, exercise_id: str) -> Any:
+        """The function of an exercise as this engine has it: the learner's, or ours."""
+        exercise = manifest.get(exercise_id)
+        module = self.package.module(exercise.path.removesuffix(".py").replace("/", "."))
+        return operator.attrgetter(exercise.place)(module)
+
+    def owner(self, exercise_id: str) -> str:
+        """Whose function of an exercise this engine has: "yours" or "ours"."""
+        return "yours" if exercise_id in {answer.exercise.id for answer in self.answers} else "ours"
+
     def whose(self, *ids: str) -> str:
         """Which functions of some exercises or chapters are the learner's in this engine, in a sentence.
 
@@ -373,11 +384,10 @@ class Mine(Assembled):
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Exercise, the function's place in the engine, and whose it is, for every function of the course."""
-        theirs = {answer.exercise.id for answer in self.answers}
-        return [(e.id, f"{e.path}: {e.place}", self._whose(e, e.id in theirs)) for e in _spliced()]
+        return [(e.id, f"{e.path}: {e.place}", self._whose(e)) for e in _spliced()]
 
-    def _whose(self, exercise: Exercise, is_theirs: bool) -> str:
-        if is_theirs:
+    def _whose(self, exercise: Exercise) -> str:
+        if self.owner(exercise.id) == "yours":
             passed = self.workspace.known(exercise).get("status") == "passed"
             return "yours" if passed else "yours, not passed yet"
         if exercise.id in self.failed:

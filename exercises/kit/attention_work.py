@@ -167,7 +167,7 @@ def decode_of(query: Tensor, keys: Tensor, scale: float, block_size: int = BLOCK
 
 @lru_cache(maxsize=2)
 def decodes(name: str = "talk") -> list[Decode]:
-    """Queries of all layers and KV heads in the recorded talk of chapter 07, or in its "answers" alone."""
+    """Queries of all layers and KV heads in the recorded talk of chapter 7, or in its "answers" alone."""
     options: dict[str, Any] = {"kvcache_block_size": 16, "num_kvcache_blocks": 80, "max_num_seqs": 1}
     with nanovllm.LLM("qwen3-tiny", device="cpu", disabled_optimizations="all", max_model_len=1100, **options) as llm:
         said = [said for pair in talk_work.TALK for said in (pair if name == "talk" else pair[1:])]

@@ -1,4 +1,4 @@
-"""The work of the open exercise of chapter 01: answers of known lengths, in batches that wait for the longest."""
+"""The work of the open exercise of chapter 1: answers of known lengths, in batches that wait for the longest."""
 
 from collections.abc import Sequence
 

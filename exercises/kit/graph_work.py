@@ -1,4 +1,4 @@
-"""The work of the open exercise of chapter 08: how many sequences the decode steps of a day have.
+"""The work of the open exercise of chapter 8: how many sequences the decode steps of a day have.
 
 There is a CUDA graph for some batch sizes only, so a step takes the smallest that is large enough, and computes rows
 that nobody needs. `python -m exercises.kit.graph_work` serves the days anew, with the real scheduler and without

@@ -1,19 +1,19 @@
 """The work of chapter 13: the table of qwen3-tiny, what its head is given along texts, and what a quicker head costs.
 
-Ranks are simulated as in chapter 09: they take turns in one process, and run the code of real ones.
+Ranks are simulated as in chapter 9: they take turns in one process, and run the code of real ones.
 """
 
 import json
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import nanovllm
 from nanovllm import LLM, SamplingParams
 from nanovllm.utils.context import get_context
 
@@ -71,25 +71,19 @@ def size_of(config: Any) -> Size:
 # Ranks.
 
 
-def shards(table: Tensor, size: int, module: Any = None, head: bool = False) -> list[Any]:
+def shards(table: Tensor, size: int, engine: Any = nanovllm, head: bool = False) -> list[Any]:
     """The embedding (or the head) of each of `size` simulated ranks, loaded by its own loader.
 
     Args:
-        module: gives the modules of an engine by name, such as "layers.embed_head"; those of nanovllm by default.
+        engine: whose layers they are.
     """
-    module = module or of_nanovllm
-    own, layers = module("layers.embed_head"), list[Any]()
+    own, layers = engine.layers.embed_head, list[Any]()
     for rank in range(size):
-        with module("utils.parallel_state").tensor_parallel_group(SimulatedGroup(rank, size)):
+        with engine.utils.parallel_state.tensor_parallel_group(SimulatedGroup(rank, size)):
             layer = (own.ParallelLMHead if head else own.VocabParallelEmbedding)(*table.shape)
         layer.weight_loader(layer.weight, table)
         layers.append(layer)
     return layers
-
-
-def of_nanovllm(name: str) -> Any:
-    """A module of nanovllm."""
-    return import_module(f"nanovllm.{name}")
 
 
 def compute(layers: Sequence[Any], x: Tensor) -> Together:

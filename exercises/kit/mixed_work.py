@@ -1,4 +1,4 @@
-"""The work of the open exercise of chapter 06: the same requests for everybody, through a scheduler, without weights.
+"""The work of the open exercise of chapter 6: the same requests for everybody, through a scheduler, without weights.
 
 A third are long texts that want a short answer, the others are short questions that want a long one. The pools are too
 small for all of them at once, so that somebody has to be preempted again and again.

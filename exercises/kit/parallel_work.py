@@ -1,4 +1,4 @@
-"""Ranks for chapter 09: several in one process, taking turns; two real ones at work; the chain of the open exercise.
+"""Ranks for chapter 9: several in one process, taking turns; two real ones at work; the chain of the open exercise.
 
 A simulated rank runs until it needs the others, and waits there; when all wait, what they exchange is computed, and
 each begins anew, with one more answer known. So nothing runs at the same time and nothing can hang, and what a rank
@@ -391,8 +391,3 @@ def row_everywhere(linears: Sequence[Linear], num_ranks: int, memory: int) -> li
 def in_turn(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[str]:
     """Another one: column, row, column, row."""
     return [CUTS[n % 2] for n in range(len(linears))]
-
-
-def everything_everywhere(linears: Sequence[Linear], num_ranks: int, memory: int) -> list[str]:
-    """A third one: nothing is sent, and nothing fits."""
-    return ["replicated"] * len(linears)

@@ -1,4 +1,4 @@
-"""What chapter 02 counts and measures with: real models and devices, recorded decode steps, and a wide model.
+"""What chapter 2 counts and measures with: real models and devices, recorded decode steps, and a wide model.
 
 The recorded steps are in `nanovllm/viz/data/decode_h100.json`, with where they come from.
 """

@@ -1,6 +1,6 @@
 """How fast the learner's engine is after each chapter, on one fixed work, on their machine.
 
-Each measurement runs the naive loop of chapter 01 in turn with the engine, and takes the median of three: what the
+Each measurement runs the naive loop of chapter 1 in turn with the engine, and takes the median of three: what the
 machine does besides, and how warm it is, falls on both. The engine is the plain one, all levers off.
 """
 
@@ -106,7 +106,7 @@ def measure(workspace: Workspace, with_engine: bool = True) -> dict[str, Any]:
 
 def _measure(workspace: Workspace, with_engine: bool) -> dict[str, Any]:
     me = Mine(workspace, open_ids=(NAIVE_LOOP,), only_passed=True)
-    naive_loop = me.package.module("labs").naive_loop
+    naive_loop = me.function("ch01.naive_loop")
     llm = me.LLM("qwen3-tiny", **OPTIONS)
     with llm:
         prompts = [llm.tokenizer.encode(RULES * NUM_RULES + "Tell me about " + topic) for topic in TOPICS]

@@ -13,7 +13,7 @@ import torch
 
 import nanovllm
 
-from . import lever_work, predictions
+from . import lever_work, manifest, predictions
 from .assemble import Mine, with_options
 from .manifest import ROOT
 
@@ -68,6 +68,13 @@ def lines(me: Mine) -> dict[str, Lines]:
         yours = len(code & theirs.get(name, set()))
         counts[part] = Lines(counts[part].yours + yours, counts[part].ours + len(code) - yours)
     return counts
+
+
+def lines_to_write(me: Mine) -> int:
+    """Code lines of the functions of the engine that are exercises, as we have them."""
+    code_lines = me.package.module("levers.table").code_lines
+    references = [exercise.reference() for exercise in manifest.load().values() if exercise.splice]
+    return sum(len(code_lines(reference)) for reference in references)
 
 
 # A package of its own.

@@ -1,6 +1,6 @@
 """A long talk with the bundled model, as it was recorded, and what it costs to send it again and again.
 
-The open exercise of chapter 07: every question is sent with what was said before, as far as `choose_messages` chooses.
+The open exercise of chapter 7: every question is sent with what was said before, as far as `choose_messages` chooses.
 The real scheduler and block manager run, with a prefix cache, and without weights: the answers are known.
 """
 

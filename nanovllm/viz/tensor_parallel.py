@@ -9,7 +9,7 @@ the numbers of their rows or columns; what arrives tells what a rank holds.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -55,13 +55,13 @@ class Share(NamedTuple):
     num_weights: int
 
 
-def shares_of(model: str, size: int, module: Callable[[str], Any]) -> list[Share]:
-    """What every rank holds of the first layer; `module` gives the engine's modules by name."""
+def shares_of(model: str, size: int, engine: Any) -> list[Share]:
+    """What every rank holds of the first layer, by an engine's loaders."""
     path = resolve_model(model)
     config = copy.copy(load_hf_config(path))
     config.num_hidden_layers = config.vocab_size = 1
-    state, loader, result = module("utils.parallel_state"), module("utils.loader"), list[Share]()
-    model_class = module("models").get_model_class(config)
+    state, loader, result = engine.utils.parallel_state, engine.utils.loader, list[Share]()
+    model_class = engine.models.get_model_class(config)
     with safe_open(loader.weight_files(path)[0], framework="pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys() if name.startswith(LAYER)}  # noqa: SIM118
     for rank in range(size):
@@ -98,19 +98,17 @@ class TensorParallelView(StepWidget):
     Args:
         model: a model's directory, or its name.
         sizes: numbers of ranks, from 1 to 4 each.
-        module: gives the modules of the engine whose loaders are asked, by name, for example "utils.loader".
+        engine: whose loaders are asked; ours, unless told otherwise.
     """
 
     title, unit = "a layer on several ranks", "moment"
 
-    def __init__(
-        self, model: str = "qwen3-tiny", sizes: Sequence[int] = (1, 2, 4), module: Callable[[str], Any] | None = None
-    ) -> None:
+    def __init__(self, model: str = "qwen3-tiny", sizes: Sequence[int] = (1, 2, 4), engine: Any = None) -> None:
         if not sizes or not all(1 <= size <= 4 for size in sizes):
             raise ValueError(f"sizes must be from 1 to 4, got {list(sizes)}")
         self.model, self.sizes, config = model, list(sizes), load_hf_config(resolve_model(model))
-        module = module or (lambda name: import_module(f"..{name}", __package__))
-        self.shares = {size: shares_of(model, size, module) for size in sizes}
+        engine = engine or import_module("..", __package__)
+        self.shares = {size: shares_of(model, size, engine) for size in sizes}
         self.head_dim, self.hidden_size = config.head_dim, config.hidden_size
         self.group_size = config.num_attention_heads // config.num_key_value_heads
         super().__init__()

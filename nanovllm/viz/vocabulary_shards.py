@@ -7,7 +7,7 @@ and lookup on each rank, and what comes back tells which row was found.
 # What a subclass says is documented in StepWidget.
 # ruff: noqa: D102
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -51,10 +51,10 @@ class Share(NamedTuple):
     num_logits: int
 
 
-def share_of(module: Callable[[str], Any], vocab_size: int, token_ids: Sequence[int], rank: int, size: int) -> Share:
+def share_of(engine: Any, vocab_size: int, token_ids: Sequence[int], rank: int, size: int) -> Share:
     """Have a rank load a table of numbers, look up some tokens, and compute logits."""
-    layers, group = module("layers.embed_head"), Alone(rank, size)
-    with module("utils.parallel_state").tensor_parallel_group(group):
+    layers, group = engine.layers.embed_head, Alone(rank, size)
+    with engine.utils.parallel_state.tensor_parallel_group(group):
         embedding, head = (kind(vocab_size, 1) for kind in (layers.VocabParallelEmbedding, layers.ParallelLMHead))
     embedding.weight_loader(embedding.weight, torch.arange(1.0, vocab_size + 1).unsqueeze(1))
     found = list[int | str]()
@@ -74,7 +74,7 @@ class VocabularyShards(StepWidget):
         token_ids: of the same.
         vocab_size: tokens in the vocabulary.
         sizes: numbers of ranks, from 1 to 8 each.
-        module: gives the modules of the engine that is asked, by name, for example "layers.embed_head".
+        engine: whose layers are asked; ours, unless told otherwise.
     """
 
     title, unit = "a vocabulary on several ranks", "moment"
@@ -85,15 +85,15 @@ class VocabularyShards(StepWidget):
         token_ids: Sequence[int] = (3, 700, 1200, 2047),
         vocab_size: int = 2048,
         sizes: Sequence[int] = (1, 2, 3, 8),
-        module: Callable[[str], Any] | None = None,
+        engine: Any = None,
     ) -> None:
         if not sizes or not all(1 <= size <= 8 for size in sizes):
             raise ValueError(f"sizes must be from 1 to 8, got {list(sizes)}")
         self.texts, self.token_ids, self.vocab_size, self.sizes = texts, list(token_ids), vocab_size, list(sizes)
-        module = module or (lambda name: import_module(f"..{name}", __package__))
+        engine = engine or import_module("..", __package__)
         with torch.inference_mode():
             self.shares = {
-                size: [share_of(module, vocab_size, token_ids, rank, size) for rank in range(size)] for size in sizes
+                size: [share_of(engine, vocab_size, token_ids, rank, size) for rank in range(size)] for size in sizes
             }
         super().__init__()
 

@@ -29,7 +29,7 @@ from exercises.kit import parallel_work
 from nanovllm import LLM, SamplingParams
 from nanovllm.viz import TensorParallelView
 
-PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # the faster paths of chapter 17 are off
+PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # without the levers of chapter 17
 PLAIN |= {"kvcache_block_size": 16, "num_kvcache_blocks": 32, "max_model_len": 512}
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 STORY = "Once upon a time"
@@ -179,7 +179,7 @@ view
 # Here every rank takes the first part. All shapes are right. Look at "2 ranks":
 
 # %%
-TensorParallelView(module=without("ch09.shard").package.module)
+TensorParallelView(engine=without("ch09.shard"))
 
 # %% [markdown]
 # `divide(number, size)` is given: the exact quotient, or a `ValueError`.
@@ -191,7 +191,7 @@ TensorParallelView(module=without("ch09.shard").package.module)
 # Plugged in: what the layers load through your function.
 me = mine()
 print(me.whose("ch09.shard"))
-TensorParallelView(module=me.package.module)
+TensorParallelView(engine=me)
 
 # %% [markdown]
 # With `shard`, most loaders are one line. The one for gate and up has a place to find, too:
@@ -241,7 +241,7 @@ reveal("cards", choices[0] if cards == right else choices[2] if len(set(words)) 
 # Plugged in: look at "4 ranks", where each KV head has two owners.
 me = mine()
 print(me.whose("ch09.shard", "ch09.weight_loader"))
-TensorParallelView(module=me.package.module)
+TensorParallelView(engine=me)
 
 # %% [markdown]
 # ## Parts of a sum
@@ -307,11 +307,10 @@ print("two ranks:", STORY + write(without("ch09.forward"), 2))
 # Plugged in: a layer with a bias of 100, on three simulated ranks. Inputs and weights are ones.
 me = mine()
 print(me.whose("ch09.forward"))
-linear, state = (me.package.module(name) for name in ("layers.linear", "utils.parallel_state"))
 layers = []
 for rank in range(3):
-    with state.tensor_parallel_group(parallel_work.SimulatedGroup(rank, 3)):
-        layers.append(linear.RowParallelLinear(6, 1, bias=True))
+    with me.utils.parallel_state.tensor_parallel_group(parallel_work.SimulatedGroup(rank, 3)):
+        layers.append(me.layers.linear.RowParallelLinear(6, 1, bias=True))
     layers[rank].weight.data.fill_(1)
     layers[rank].bias.data.fill_(100)
 
@@ -383,7 +382,7 @@ reveal("time", SLOWER[(ratio > 0.9) + (ratio > 1.1)])
 figures.bars(times, "milliseconds for a token, measured just now", "{:.1f}")
 
 # %% [markdown]
-# Eight million parameters are read in a moment; 18 meetings are messages through the operating system. On a busy
+# 7.6 million parameters are read in a moment; 18 meetings are messages through the operating system. On a busy
 # machine, a rank also waits until the other one gets its turn.
 #
 # Sums in another order *are* rounded otherwise; here, and nearly always, the best token is far enough ahead.
@@ -486,14 +485,11 @@ for linear in task.linears[:5]:
 # %%
 me = mine("ch09.choose_cuts")
 print(me.whose("ch09.choose_cuts"))
-choose = me.package.module("labs").choose_cuts
-name = "yours" if "ch09.choose_cuts" in {answer.exercise.id for answer in me.answers} else "ours"
-sent = {name: parallel_work.total_sent(plan) for name, plan in (plain_plans | {name: choose}).items()}
+plans = plain_plans | {me.owner("ch09.choose_cuts"): me.function("ch09.choose_cuts")}
+sent = {name: parallel_work.total_sent(plan) for name, plan in plans.items()}
 figures.bars(sent, "numbers a rank sends for a token (dashed: what is allowed)", limit=parallel_work.BAR)
-plans = {
-    title: plan(task.linears, task.num_ranks, task.memory) for title, plan in (plain_plans | {name: choose}).items()
-}
-figures.plans_of_a_chain(task.linears, plans, task.num_ranks)
+cuts = {name: plan(task.linears, task.num_ranks, task.memory) for name, plan in plans.items()}
+figures.plans_of_a_chain(task.linears, cuts, task.num_ranks)
 
 # %% [markdown]
 # ## Change it

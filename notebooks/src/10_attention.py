@@ -17,8 +17,10 @@
 # %% [markdown]
 # ## Where we are
 #
-# The model runner has prepared a step: which tokens, at which positions, and a slot for each key and value. All of the
-# model but one layer looks at each token by itself. This chapter is about that one layer.
+# The model runner has prepared a step: which tokens, at which positions, and a slot for each key and value. The linear
+# layers of chapter 9 make a query, a key and a value of each token. So far everything looks at each token by itself.
+# This chapter is about the one layer that does not. (A **page** is a block of the cache: papers on attention say so,
+# and so does this chapter.)
 
 # %%
 # %load_ext exercises
@@ -291,9 +293,9 @@ print(f"the part of tile 0 in that: {right_total - (second - 5).exp().sum():.4f}
 
 # %%
 # Plugged in: one of the model's heads, in tiles of several sizes, with your function.
-me = mine()
+me = mine("ch10.merge_tile")
 print(me.whose("ch10.merge_tile"))
-merge = me.package.module("labs").merge_tile
+merge = me.function("ch10.merge_tile")
 queries, keys, values = q[-1:, 2], k[:, 1], v[:, 1]
 whole = (scale * queries @ keys.T).softmax(-1) @ values
 for size in (1, 3, 8, 20):
@@ -395,14 +397,14 @@ print(f"it ran in: {where}; four heads as they should be: {torch.allclose(given[
 
 # %%
 # Plugged in: your kernel on the decode step of the picture.
-me, step = mine(), attention_work.walked()
+me, step = mine("ch10.decode_kernel"), attention_work.walked()
 print(me.whose("ch10.decode_kernel"))
 tensors = {"q_ptr": step["q"], "k_ptr": step["k_cache"], "v_ptr": step["v_cache"]}
 tensors |= {"table_ptr": torch.tensor(step["block_table"], dtype=torch.int32)}
 tensors = {name: tensor.contiguous() for name, tensor in tensors.items()} | {"o_ptr": torch.zeros(64)}
 sizes = {"GROUP": 1, "KV_HEADS": 1, "HEAD_DIM": 64, "BLOCK_SIZE": 4}
 others = {"num_tokens": step["num_tokens"], "scale": step["scale"]}
-where = kernel_work.launch(me.package.module("labs").decode_kernel, 1, tensors, **others, **sizes)
+where = kernel_work.launch(me.function("ch10.decode_kernel"), 1, tensors, **others, **sizes)
 keys, values = (gather_kvcache(step[name], step["block_table"], step["num_tokens"]) for name in ("k_cache", "v_cache"))
 wanted = (step["scale"] * keys @ step["q"]).softmax(0) @ values
 print(f"it ran in: {where}; output {[round(x, 3) for x in tensors['o_ptr'][:3].tolist()]}, ...")
@@ -496,8 +498,7 @@ reveal("first block", choices[plain["the first, and the newest"] > plain["the ne
 # %%
 me = mine("ch10.choose_blocks")
 print(me.whose("ch10.choose_blocks"))
-name = "yours" if "ch10.choose_blocks" in {answer.exercise.id for answer in me.answers} else "ours"
-plain[name] = attention_work.lost(me.package.module("labs").choose_blocks)
+plain[me.owner("ch10.choose_blocks")] = attention_work.lost(me.function("ch10.choose_blocks"))
 plain["who knows all scores"] = attention_work.least()
 percent = {title: 100 * share for title, share in plain.items()}
 figures.bars(percent, "Attention that is lost (dashed: what is allowed)", "{:.1f} %", figures.ORANGE, 10.5)

@@ -211,9 +211,8 @@ view
 # Plugged in: three wishes for the same place, by your functions.
 me = mine()
 print(me.whose("ch14.apply_min_p", "ch14.apply_top_k_top_p"))
-yours = me.package.module("layers.sampler")
 wishes = {"top-k 5": Cut(top_k=5), "top-p 0.8": Cut(top_p=0.8), "both": Cut(top_k=5, top_p=0.8)}
-SamplerView(logits, tokenizer, PROMPT, yours, presets=wishes)
+SamplerView(logits, tokenizer, PROMPT, me.layers.sampler, presets=wishes)
 
 # %% [markdown]
 # ## Drawing
@@ -448,9 +447,8 @@ figures.choices_and_right(judged, story_work.CHOICES, story_work.RIGHT)
 # %%
 me = mine("ch14.my_rule")
 print(me.whose("ch14.my_rule"))
-is_yours = "ch14.my_rule" in {answer.exercise.id for answer in me.answers}
-name = "your rule" if is_yours else "our rule"
-judged[name] = story_work.judge(me.package.module("labs").my_rule)
+name = me.owner("ch14.my_rule")
+judged[name] = story_work.judge(me.function("ch14.my_rule"))
 rule = judged[name]
 print(f"{name}: {rule.choices:.2f} choices, likely {rule.likelihood:.2f}, {100 * rule.right:.2f} % right")
 figures.choices_and_right(judged, story_work.CHOICES, story_work.RIGHT)

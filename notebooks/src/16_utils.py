@@ -11,13 +11,13 @@
 # * keep the books that tell a wrong checkpoint from a right one,
 # * see what a step's context is, and what comes of forgetting it.
 #
-# Plan 85 minutes; three exercises are 35 minutes of it. A fourth, a checkpoint of another family, waits at the end.
+# Plan 85 minutes; three exercises are 34 minutes of it. A fourth, a checkpoint of another family, waits at the end.
 # Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
 #
-# The parts of the model are chapters 09 (linear layers) to 15 (the Qwen3 model). Of them you need one fact here: a
+# The parts of the model are chapters 9 (linear layers) to 15 (the Qwen3 model). Of them you need one fact here: a
 # layer multiplies its input by queries, keys and values in **one** product, with a weight called `qkv_proj`, and by
 # the two halves of its MLP in another one, `gate_up_proj`. Such a weight is *packed*: one product in place of two or
 # three.
@@ -44,7 +44,7 @@ from nanovllm.model_files import BUNDLED_MODELS
 from nanovllm.utils.context import reset_context, set_context
 from nanovllm.viz import Boxes, WeightMap
 
-PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # the faster paths of chapter 17 are off
+PLAIN = {"device": "cpu", "disabled_optimizations": "all"}  # without the levers of chapter 17
 PLAIN |= {"kvcache_block_size": 16, "num_kvcache_blocks": 32, "max_model_len": 512}
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 FILE = BUNDLED_MODELS / "qwen3-tiny" / "model.safetensors"
@@ -145,9 +145,9 @@ reveal("pickle", choices[0] if isinstance(came_back, Weights) else choices[1])
 
 # %%
 # Plugged in: an engine with random weights, then with those that your function reads.
-me = mine()
+me = mine("ch16.read_safetensors")
 print(me.whose("ch16.read_safetensors"))
-read_safetensors = me.package.module("labs").read_safetensors
+read_safetensors = me.function("ch16.read_safetensors")
 with LLM("qwen3-tiny", load_format="dummy", **PLAIN) as llm:
     print("before:", repr(write(llm)))
     with FILE.open("rb") as file:
@@ -234,12 +234,12 @@ me = mine()
 print(me.whose("ch16.resolve_packed"))
 with me.LLM("qwen3-tiny", **PLAIN) as llm:
     print(write(llm))
-WeightMap(resolve=me.package.module("utils.loader").resolve_packed)
+WeightMap(resolve=me.function("ch16.resolve_packed"))
 
 # %% [markdown]
 # ## Two ranks
 #
-# A large model is shared by several GPUs, the **ranks** (chapter 09). Each reads the same file, and keeps its piece.
+# A large model is shared by several GPUs, the **ranks** (chapter 9). Each reads the same file, and keeps its piece.
 # They could read less, as said above; this engine does not, for cutting whole tensors is simpler.
 # A layer notes at its construction which rank it is built for, and so each parameter knows its piece by itself: it
 # has a `weight_loader`, and the loader only asks for it.
@@ -379,7 +379,7 @@ with patch.dict(globals(), LLM=me.LLM):
 # ## What travels beside the arguments
 #
 # The second half of `utils` is small. A step has a layout: where each sequence begins in the batch, how long it is,
-# which blocks are its own (chapter 08 fills it in). Two layers need it: attention at the bottom, and the head at the
+# which blocks are its own (chapter 8 fills it in). Two layers need it: attention at the bottom, and the head at the
 # end, which the picture leaves out. The four modules between runner and attention would only pass it on.
 
 # %%
@@ -442,7 +442,7 @@ reveal("stale", choices[1] if raised == [True, False] else choices[0] if all(rai
 #
 # The other files are short. `parallel_state.py` holds in the same way which rank layers are being built for,
 # `memory.py` you know from chapter 3, and `swap.py` gives modules of a loaded model another class, and with it
-# another `forward`, while their weights stay. The faster paths of chapter 17 come in through it.
+# another `forward`, while their weights stay. The levers of chapter 17 come in through it.
 
 # %% [markdown]
 # ## Your engine
@@ -494,9 +494,9 @@ reveal("share", choices[0] if careful > plain / 3 else choices[1] if careful > p
 # {{exercise ch16.stream_weights}}
 
 # %%
-me = mine()
+me = mine("ch16.stream_weights")
 print(me.whose("ch16.stream_weights"))
-stream_weights = me.package.module("labs").stream_weights
+stream_weights = me.function("ch16.stream_weights")
 peak, course = checkpoint_work.held_while_streaming(stream_weights, checkpoint)
 print(f"at the worst moment: {peak:,} bytes")
 courses = {"everything in one dict": plain_course, "tensor by tensor": careful_course, "one piece at a time": course}

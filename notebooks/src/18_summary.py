@@ -41,21 +41,23 @@ def lab(exercise_id):
     """A function that is no part of the engine: yours if it is written, else ours."""
     me = mine(exercise_id)
     print(me.whose(exercise_id))
-    return getattr(me.package.module("labs"), exercise_id.split(".")[1])
+    return me.function(exercise_id)
 
 
 # %% [markdown]
 # ### Predict
 #
-# vLLM is more than a hundred thousand lines of Python. The core of this engine has all of its central ideas: paged
-# cache, prefix cache, continuous batching, chunked prefill, preemption, tensor parallelism.
+# vLLM is more than a hundred thousand lines of Python. The core of this engine has all of its central ideas (paged
+# cache, prefix cache, continuous batching, chunked prefill, preemption, tensor parallelism) in 2,000 lines of code,
+# without levers, kernels, comments and docstrings.
 
 # %%
-predict("lines", "How many lines of code is the core, without levers, kernels, comments and docstrings?")
+predict("lines", "How many of these lines are the functions that this course has you write?")
 
 # %%
-parts = summary_work.lines(mine())
-reveal("lines", sum(part.yours + part.ours for part in parts.values()))
+me = mine()
+parts = summary_work.lines(me)
+reveal("lines", summary_work.lines_to_write(me))
 figures.whose_lines(parts, summary_work.PARTS)
 
 # %% [markdown]
@@ -368,7 +370,7 @@ small = {"device": "cpu", "kvcache_block_size": 16, "num_kvcache_blocks": 32, "m
 for quantization in (None, "int8"):
     with LLM("qwen3-tiny", quantization=quantization, disabled_optimizations=("packed_weights",), **small) as other:
         size = sum(param.nbytes for param in other.llm_engine.model_runner.model.parameters())
-        (out,) = other.generate("One day, a fox", SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
+        (out,) = other.generate("Once upon a time, a fox", SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
     print(f"{quantization or 'float32':7} {size / 2**20:5.1f} MiB of weights: {out['text']!r}")
 
 # %% [markdown]

@@ -130,6 +130,15 @@ def test_a_committed_notebook_shows_nothing_from_a_prediction_to_its_reveal(sour
 
 
 @each_chapter
+def test_a_function_beside_the_engine_is_asked_for_by_name(source):
+    """`mine()` leaves it out, so that ours would run where the cell says that it is the learner's."""
+    beside = {exercise.id for exercise in EXERCISES if not exercise.splice}
+    for code in code_of(source):
+        for exercise_id in re.findall(r'me\.(?:function|owner)\("([^"]+)"\)', code):
+            assert exercise_id not in beside or f'mine("{exercise_id}")' in code, code
+
+
+@each_chapter
 def test_code_of_pictures_is_elsewhere(source):
     """More than six lines of it are a function of notebooks/figures.py."""
     for code in code_of(source):

@@ -175,7 +175,7 @@ def test_a_class_gets_a_table_pages_and_what_most_got_wrong(solved, tmp_path):
     wrong = with_body("ch05.compute_hash", "return 7")
     texts = [right(*IDS), right(*IDS[:2]), right(IDS[0]) | {"ch05.compute_hash": wrong}, {"ch05.compute_hash": wrong}]
     folders = [solved(f"class/student{i}", answers) for i, answers in enumerate(texts)]
-    (folders[1] / "ch05_block_manager.py").unlink()  # as somebody may do who has only chapter 04
+    (folders[1] / "ch05_block_manager.py").unlink()  # as somebody may do who has only chapter 4
     zipped(tmp_path / "class" / "empty.zip", [])
     seen = []
     graded = grades.grade_class(submissions.find(tmp_path / "class"), IDS, on_grade=seen.append)

@@ -1,4 +1,4 @@
-"""The numbers of chapter 08 that learners read, and the days behind them."""
+"""The numbers of chapter 8 that learners read, and the days behind them."""
 
 from itertools import combinations, pairwise
 

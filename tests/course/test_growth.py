@@ -225,6 +225,18 @@ def test_an_engine_says_whose_its_functions_are(workspace):
     assert Mine().whose("ch05").startswith("Yours: compute_hash, ") and "Still" not in Mine().whose("ch05")
 
 
+def test_an_engine_gives_the_functions_of_exercises(workspace):
+    lab, part = EXERCISES["ch01.naive_loop"], EXERCISES["ch05.deallocate"]
+    workspace.write(lab, "def naive_loop(model, token_ids, max_tokens, eos):\n    return 'theirs'\n")
+    workspace.write(part, "def deallocate(self, seq):\n    return 'theirs'\n")
+    me = actions.mine(lab.id)
+    assert me.owner(lab.id) == "yours" and me.function(lab.id)(None, [], 0, ()) == "theirs"
+    assert me.function(part.id)(None, None) == "theirs"
+    assert me.function(part.id) is me.engine.block_manager.BlockManager.deallocate
+    assert me.owner("ch05.allocate") == "ours" and me.function("ch05.allocate").__name__ == "allocate"
+    assert Mine().owner(lab.id) == "ours", "what is beside the engine takes part only if it is named"
+
+
 def test_what_has_failed_stays_out_unless_it_is_named(workspace):
     exercise = EXERCISES["ch05.deallocate"]
     workspace.write(exercise, "def deallocate(self, seq):\n    self.used_block_ids.remove(None)\n")

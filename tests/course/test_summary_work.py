@@ -89,6 +89,11 @@ def test_the_lines_that_are_counted_are_those_of_the_core(workspace):
     workspace.write(exercise, exercise.reference())
     parts = summary_work.lines(actions.mine())
     assert parts["engine"].yours > 0 and sum(parts["engine"]) == sum(nothing["engine"])
+    for exercise in manifest.load().values():
+        if exercise.splice:
+            workspace.write(exercise, exercise.reference())
+    me = actions.mine()
+    assert sum(part.yours for part in summary_work.lines(me).values()) == summary_work.lines_to_write(me)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The recorded talk of chapter 07, and the numbers that its exercise and its notebook say."""
+"""The recorded talk of chapter 7, and the numbers that its exercise and its notebook say."""
 
 import nanovllm
 from exercises.kit import talk_work

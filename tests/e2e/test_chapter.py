@@ -1,4 +1,4 @@
-"""A new learner in chapter 05: runs it, makes a mistake, takes a hint, solves an exercise, and steps a picture."""
+"""A new learner in chapter 5: runs it, makes a mistake, takes a hint, solves an exercise, and steps a picture."""
 
 import re
 import shutil

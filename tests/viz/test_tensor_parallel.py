@@ -67,9 +67,9 @@ def test_it_is_drawn_with_the_loaders_that_it_is_given():
             layer.tp_rank = group.rank
         loader.load_weight(param, loaded_weight, shard_id, name)
 
-    modules = {"models": models, "utils.parallel_state": parallel_state}
-    modules["utils.loader"] = SimpleNamespace(**vars(loader) | {"load_weight": always_the_first})
-    wrong = TensorParallelView(sizes=[2], module=modules.__getitem__)
+    first_loader = SimpleNamespace(**vars(loader) | {"load_weight": always_the_first})
+    utils = SimpleNamespace(parallel_state=parallel_state, loader=first_loader)
+    wrong = TensorParallelView(sizes=[2], engine=SimpleNamespace(models=models, utils=utils))
     assert wrong.heads(2, 1, "qkv_proj") == [("q", 0), ("q", 1), ("k", 0), ("v", 0)]
     assert wrong.step == 1
 

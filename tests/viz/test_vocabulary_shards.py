@@ -1,11 +1,11 @@
 """VocabularyShards: who has which row, what is summed up, and what is cut off, as counted by hand."""
 
 import xml.etree.ElementTree as ElementTree
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
+import nanovllm
 from nanovllm.layers.embed_head import VocabParallelEmbedding
 from nanovllm.viz import VocabularyShards
 
@@ -41,11 +41,9 @@ def test_an_engine_without_a_mask_is_seen_to_fail():
         def forward(self, token_ids):
             return self.weight[(token_ids - self.vocab_start).clamp(0, len(self.weight) - 1)]
 
-    def module(name):
-        ours = import_module(f"nanovllm.{name}")
-        return SimpleNamespace(**vars(ours) | {"VocabParallelEmbedding": Unmasked}) if "embed" in name else ours
-
-    view = VocabularyShards(["a", "b"], [1, 6], 8, sizes=(2,), module=module)
+    embed_head = SimpleNamespace(**vars(nanovllm.layers.embed_head) | {"VocabParallelEmbedding": Unmasked})
+    engine = SimpleNamespace(layers=SimpleNamespace(embed_head=embed_head), utils=nanovllm.utils)
+    view = VocabularyShards(["a", "b"], [1, 6], 8, sizes=(2,), engine=engine)
     assert [one["data-right"] for one in groups(view, 1, "sum")] == ["0", "0"]
     assert "0 of 2 tokens" in view.caption(1)
 
