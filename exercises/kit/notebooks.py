@@ -11,8 +11,10 @@ A line ``# {{exercise ch05.deallocate}}`` stands for the box of an exercise and 
 One-way derivation follows scikit-learn's course and nbgrader's experience: two-way sync loses work.
 """
 
+import ast
 import difflib
 import hashlib
+import itertools
 import os
 import re
 import tempfile
@@ -40,6 +42,7 @@ ANSI_COLOR = re.compile(r"\x1b\[[\d;]*m")
 SOURCE_DIRECTIVE = re.compile(r"^(?:# ?)?\{\{source (?P<path>[^\s:}]+):(?P<symbol>[\w.]+)\}\}$")
 EXERCISE_DIRECTIVE = re.compile(r"^(?:# ?)?\{\{exercise (?P<id>[\w.]+)\}\}$")
 EXERCISE_CELL = re.compile(r"^%%exercise +(?P<id>[\w.]+)")
+FIGURE = re.compile(r"\bfigures\.(\w+)\(")
 PREDICT, REVEAL = (re.compile(rf"\b{word}\(\s*[\"']([^\"']+)[\"']") for word in ("predict", "reveal"))
 NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -205,24 +208,38 @@ def execute(notebook: NotebookNode, folder: Path, root: Path = ROOT, answers: di
             client.execute(env=KERNEL_ENVIRONMENT | os.environ | {FOLDER_VARIABLE: str(learner)})
         except (CellExecutionError, CellTimeoutError) as error:
             raise NotebookError(f"a cell failed\n{ANSI_COLOR.sub('', str(error))}") from None
-    trim_outputs(notebook)
+    trim_outputs(notebook, root)
     for index, cell in enumerate(notebook.cells):
         if str(root) in str(cell.get("outputs", "")):
             raise NotebookError(f"cell {index + 1} prints a path of this machine")
 
 
-def trim_outputs(notebook: NotebookNode) -> None:
-    """Keep printed text, plain text and PNG pictures; drop stderr, HTML, widget state and all metadata."""
+def trim_outputs(notebook: NotebookNode, root: Path = ROOT) -> None:
+    """Keep printed text, plain text and PNG pictures, each with words for those who cannot see it; drop the rest.
+
+    A widget says itself what it shows; of another picture it is the first line about the function that draws it.
+    """
+    about = _about_figures(root)
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
         cell.metadata.pop("execution", None)
         cell.outputs = _join_streams([output for output in cell.outputs if _is_kept(output)])
-        for output in cell.outputs:
-            if "data" in output:
-                output.data = {kind: output.data[kind] for kind in KEPT_OUTPUT_TYPES if kind in output.data}
-                output.metadata = NotebookNode()
+        drawn = itertools.cycle([about[name] for name in FIGURE.findall(cell.source) if name in about] or [""])
+        for output in (output for output in cell.outputs if "data" in output):
+            output.data = {kind: output.data[kind] for kind in KEPT_OUTPUT_TYPES if kind in output.data}
+            text = output.data.get("text/plain", "")
+            text = next(drawn) or text if text.startswith("<Figure") else text
+            output.metadata = nbformat.from_dict({"image/png": {"alt": text}} if "image/png" in output.data else {})
     notebook.metadata = nbformat.from_dict(NOTEBOOK_METADATA | {"nanovllm": notebook.metadata["nanovllm"]})
+
+
+def _about_figures(root: Path) -> dict[str, str]:
+    """The first line about each function of notebooks/figures.py that draws, which is to say, returns None."""
+    path = root / "notebooks" / "figures.py"
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    drawing = [node for node in nodes if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Constant)]
+    return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in drawing}
 
 
 def hide_answers(notebook: NotebookNode) -> None:

@@ -26,20 +26,13 @@ def run(options: argparse.Namespace, console: Console | None = None) -> int:
     """Run a command; returns the exit status."""
     console = console or Console()
     workspace = Workspace()
-    if options.command is None:
-        console.print(overview(workspace))
-        return 0
     if options.command == "check":
         return _check(options.id, workspace, console)
-    if options.command == "update":
-        return _update(workspace, console)
-    if options.command == "watch":
-        return watch(workspace, console)
-    if options.command == "doctor":
-        console.print(doctor(workspace))
-        return 0
-    if options.command == "mine":
-        console.print(repr(Mine(workspace)), highlight=False)
+    if options.command in ("update", "watch"):
+        return {"update": _update, "watch": watch}[options.command](workspace, console)
+    if options.command in (None, "doctor", "mine"):
+        shown = {None: overview, "doctor": doctor, "mine": lambda workspace: repr(Mine(workspace))}
+        console.print(shown[options.command](workspace), highlight=False)
         return 0
     arguments = {"now": True} if getattr(options, "now", False) else {}
     message = getattr(actions, options.command)(options.id, **arguments)
@@ -115,9 +108,7 @@ def watch(workspace: Workspace, console: Console, interval: float = 0.5, rounds:
         return {id_: workspace.answer(exercise).text for id_, exercise in manifest.load().items()}
 
     runner.warm_up()
-    console.print(
-        f"Watching {workspace.folder.name}/ch*.py. Save a file to check what changed in it; Ctrl-C ends this."
-    )
+    console.print(f"Watching {workspace.folder.name}/ch*.py. Save a file to check what changed; Ctrl-C ends this.")
     seen = texts()
     try:
         while rounds is None or rounds > 0:
@@ -147,15 +138,13 @@ def doctor(workspace: Workspace) -> Table:
             table.add_row(name, f"not installed ({needed})")
     package = Path(nanovllm.__file__).parent
     table.add_row("nanovllm", f"{package}" + ("" if package == ROOT / "nanovllm" else f"  (not the one in {ROOT})"))
-    table.add_row(
-        "your files", f"{workspace.folder}" + ("" if os.access(workspace.folder, os.W_OK) else "  (read-only)")
-    )
+    access = "" if os.access(workspace.folder, os.W_OK) else "  (read-only)"
+    table.add_row("your files", f"{workspace.folder}{access}")
     has_gpu = torch.cuda.is_available()
     table.add_row("GPU", torch.cuda.get_device_name() if has_gpu else "none: everything graded runs without")
     kernels = "compiled for the GPU" if has_gpu else "interpreted, one program after the other"
-    table.add_row(
-        "Triton kernels", kernels if importlib.util.find_spec("triton") else "not here: read chapter 10's plain twins"
-    )
+    has_triton = importlib.util.find_spec("triton")
+    table.add_row("Triton kernels", kernels if has_triton else "not here: read chapter 10's plain twins")
     table.add_row("CUDA graphs", "live" if has_gpu else "replayed from measurements on an H200")
     table.add_row("an engine run", _try_engine())
     return table

@@ -168,9 +168,25 @@ def test_outputs_are_cut_to_text_and_png(course):
     assert [output.output_type for output in cell.outputs] == ["stream", "display_data"]
     assert cell.outputs[0].text == "hello\n"
     assert cell.outputs[1].data == {"text/plain": "Still()", "image/png": "aaaa"}
-    assert cell.outputs[1].metadata == {}
+    assert cell.outputs[1].metadata == {"image/png": {"alt": "Still()"}}, "a widget says what it shows"
     assert cell.metadata == {}
     assert set(notebook.metadata) == {"kernelspec", "language_info", "nanovllm"}
+
+
+def test_a_picture_says_what_it_shows_by_the_function_that_draws_it(course):
+    (course / "notebooks" / "figures.py").write_text(
+        'def measure() -> int:\n    """No picture."""\n\n\n'
+        'def bars(x) -> None:\n    """Bars.\n\n    More of it."""\n\n\n'
+        'def lines() -> None:\n    """Two lines: a and b."""\n'
+    )
+    notebook = notebooks.derive(source_path(course), course)
+    cell = notebook.cells[1]
+    cell.source = "figures.measure()\nfigures.bars(1)\nfigures.lines()"
+    figure = {"text/plain": "<Figure size 1x1 with 1 Axes>", "image/png": "aaaa"}
+    cell.outputs = [nbformat.v4.new_output("display_data", data=dict(figure)) for _ in range(2)]
+    notebooks.trim_outputs(notebook, course)
+    alts = [output.metadata["image/png"]["alt"] for output in cell.outputs]
+    assert alts == ["Bars.", "Two lines: a and b."]
 
 
 def test_check_passes_when_in_step_and_ignores_outputs(course):
