@@ -210,7 +210,7 @@ print("end tokens:", {token_id: tokenizer.decode([token_id]) for token_id in llm
 # %%
 me = mine("ch01.naive_loop")
 print(me.whose("ch01.naive_loop"))
-naive_loop = me.package.module("labs").naive_loop
+naive_loop = me.function("ch01.naive_loop")
 
 new_tokens = naive_loop(model, prompt, 40, llm.config.eos)
 print(fill(tokenizer.decode(prompt + new_tokens), 96))
@@ -470,7 +470,7 @@ figures.show_seats(runs, num_seats)
 # %%
 me = mine("ch01.group_requests")
 print(me.whose("ch01.group_requests"))
-batches = me.package.module("labs").group_requests(list(lengths), num_seats)
+batches = me.function("ch01.group_requests")(list(lengths), num_seats)
 runs["these batches"] = batch_work.spans(batches, lengths)
 waits["these batches"] = batch_work.mean_wait(batches, lengths)
 for name, spans in runs.items():

@@ -11,7 +11,7 @@
 # * run out of memory on purpose, and lose nothing but time,
 # * find a better rule than ours for who has to go.
 #
-# Plan an hour and a half; the exercises are 45 minutes of it. Everything runs on a laptop's CPU.
+# Plan 80 minutes; the exercises are an hour of it. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -49,12 +49,12 @@ mine()
 # %% [markdown]
 # ## Why: the empty seats
 #
-# Four sequences can run at once (`max_num_seqs=4`): there are four seats. Twelve requests want answers of very
-# different lengths. The plain way is **static batching**: fill the seats, wait until all four sequences are done, and
-# fill them again.
+# Chapter 1 counted the seats of **static batching** on paper: fill them, wait until all are done, fill them again. Here
+# it is in the engine. Four sequences can run at once (`max_num_seqs=4`), and twelve requests want answers of very
+# different lengths.
 #
-# Our engine does not work that way. To see what it would cost we build it. `schedule_prefill` is what lets requests
-# in; below, it lets nobody in while anybody runs.
+# Our engine does not work that way, so we have to build it. `schedule_prefill` is what lets requests in; below, it lets
+# nobody in while anybody runs.
 
 
 # %%
@@ -97,8 +97,8 @@ reveal("empty seats", round(100 * empty / total))
 # More than half. An empty seat is not free: the weights are read from memory for every step, whether one
 # sequence uses them or four.
 #
-# **Continuous batching** (Orca, 2022) decides again before *every* step. A seat that becomes free is taken by the
-# next in the queue. Here are both, as pictures of real runs. A lane is a request, and time goes from left to right.
+# **Continuous batching** (Orca, 2022) decides again before *every* step, and the next in the queue takes a free seat.
+# Here are both, as pictures of real runs. A lane is a request, and time goes from left to right.
 
 # %%
 continuous = run_with(Scheduler)
