@@ -7,10 +7,6 @@
 // else fades, and so does what looked different before. "A3>7" is a copy of A3, which flies from there to block 7. Places are measured before and after (first, last, invert,
 // play); the browser moves everything between by its own clock.
 class Motion {
-  static isWanted() {
-    return !matchMedia("(prefers-reduced-motion: reduce)").matches && !document.hidden;
-  }
-
   static kind(key) {
     return key.split(/[:>]/)[0];
   }

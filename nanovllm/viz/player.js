@@ -34,17 +34,19 @@
     return new Response(stream).json();
   }
 
+  const wantsMotion = () => !matchMedia("(prefers-reduced-motion: reduce)").matches && !document.hidden;
   const isSame = (a, b) => a.toLowerCase() === b.toLowerCase() || (a !== "" && Number(a) === Number(b));
 
   class Player {
     constructor(root, data) {
       Object.assign(this, { root, data, step: data.start, last: data.frames.length - 1 });
       Object.assign(this, { answers: {}, playing: null, picked: "", pointed: "", viewIndex: data.first_view });
+      this.unsaid = new Set();
       root.querySelector(".nv-still")?.remove();
       for (const [name, value] of Object.entries({ ...QUIET, tabindex: 0, role: "group", "aria-label": data.title }))
         root.setAttribute(name, value);
       this.makeBar();
-      this.caption = make("div", { class: "nv-caption", role: "status", "aria-live": "polite" }, root);
+      this.caption = make("div", { class: "nv-caption" }, root);
       this.makeQuestion();
       this.stage = make("div", { class: "nv-stage" }, root);
       this.base = make("div", { class: "nv-base" }, this.stage);
@@ -53,7 +55,7 @@
       this.motion = typeof Motion === "undefined" ? null : new Motion(this.stage);
       this.listen();
       this.showBase();
-      this.show();
+      this.show(true);
     }
 
     // The parts around the picture.
@@ -81,6 +83,7 @@
       this.range = make("input", range, bar);
       this.range.addEventListener("input", () => this.go(Number(this.range.value)));
       this.count = make("span", { class: "nv-count" }, bar);
+      this.said = make("div", { class: "nv-said", role: "log", "aria-live": "polite" }, bar);
       if (data.views.length > 1) {
         const name = `width by ${data.views[1].name}`;
         this.unitButton = this.button(bar, name, "", name, () => {
@@ -134,8 +137,11 @@
       return verdict + question.answer + ". " + caption;
     }
 
-    show() {
+    // Quiet at the start, and where another player leads: that one is read out.
+    show(isQuiet) {
       const { data, root } = this, open = this.isOpen(), shown = open ? Math.max(0, this.step - 1) : this.step;
+      this.unsaid.clear(); // whoever goes on does not wait for the rest
+      this.rest(this.shown ?? shown);
       root.dataset.step = shown;
       const view = data.views[this.viewIndex];
       if (view?.x.length) {
@@ -149,35 +155,51 @@
         target === this.step ? mark.setAttribute("aria-current", "step") : mark.removeAttribute("aria-current");
       if (open && this.form.hidden) this.input.value = "";
       this.form.hidden = !open;
-      this.tell(this.text(shown), data.moves[shown] ?? []);
+      const text = this.text(shown), isNew = text !== this.told || shown !== this.shown;
+      this.told = text;
+      this.tell(text, data.moves[shown] ?? []);
+      if (isNew) this.prepareSpeech(isQuiet);
       this.move(this.shown, shown);
+      if (!this.moving && isNew && !isQuiet) this.sayAtOnce(text);
       this.shown = shown;
     }
 
     // One step forward moves, event by event; wherever else one goes, it is there at once.
     move(from, to) {
-      const { data, motion } = this;
-      this.rest(from ?? to);
-      if (motion && to === from + 1 && Motion.isWanted() && this.stage.clientWidth) {
+      const { data, motion } = this, isWanted = to === from + 1 && this.stage.clientWidth && wantsMotion();
+      if (isWanted) this.glide(from, to);
+      if (isWanted && motion) {
         const moves = data.moves[to]?.length ? data.moves[to] : [["", "", data.frames[to], ""]];
         this.moving = motion.play(moves, ([kind, sentence, frame]) => {
           this.root.dataset.moving = kind;
           this.render(frame);
           this.mark(sentence);
+          this.say(sentence);
         });
         this.moving.then((isOver) => isOver && this.rest(to));
       } else this.render(data.frames[to]);
       this.layout();
     }
 
+    // The playhead, from column to column.
+    glide(...steps) {
+      const { x, widths } = this.data.views[this.viewIndex] ?? { x: [] };
+      if (!x.length) return;
+      const places = steps.map((n) => ({ transform: `translateX(${x[n]}px) scaleX(${widths[n]})` }));
+      const heads = this.base.querySelectorAll("[data-cursor]");
+      for (const head of heads) head.animate(places, { duration: 260, easing: "ease-in-out" });
+    }
+
     // No movement any more, and the frame as it is at its end.
     rest(shown) {
+      for (const animation of this.base.getAnimations({ subtree: true })) animation.cancel();
       this.motion?.stop();
       this.moving = null;
       if (!("moving" in this.root.dataset)) return;
       delete this.root.dataset.moving;
       this.mark("");
       this.render(this.data.frames[shown]);
+      for (const piece of this.unsaid) this.say(piece);
     }
 
     render(frame) {
@@ -206,14 +228,32 @@
       this.caption.append(text.slice(end));
     }
 
-    // Underlines the sentence that tells of the current movement; no text changes, so nothing is read out again.
+    // What is read out is not the caption, but each of its pieces when its movement begins, in the order of movements.
+    // What no movement tells comes before the first if it stands there, such as a verdict, else after the last.
+    prepareSpeech(isQuiet) {
+      const pieces = [...this.caption.childNodes].map((node) => node.textContent.replace(/^[.\s]+|\s+$/g, ""));
+      this.said.textContent = "";
+      this.unsaid = new Set(isQuiet ? [] : pieces.filter((piece) => piece));
+      this.lead = pieces[0];
+    }
+
+    sayAtOnce(text) {
+      this.unsaid = new Set([text]);
+      this.say(text);
+    }
+
+    say(piece) {
+      for (const next of [this.lead, piece]) if (this.unsaid.delete(next)) make("div", {}, this.said, next);
+    }
+
+    // Underlines the sentence that tells of the current movement.
     mark(sentence) {
       for (const span of this.caption.children) span.toggleAttribute("data-now", span.textContent === sentence);
     }
 
     go(target, isTold) {
       this.step = Math.max(0, Math.min(this.last, target));
-      this.show();
+      this.show(isTold);
       if (isTold || !this.data.group) return;
       const detail = { group: this.data.group, step: this.step, from: this.root };
       document.dispatchEvent(new CustomEvent("nanovllm-step", { detail }));
@@ -276,12 +316,10 @@
       this.reserved = place;
       const told = [...this.caption.childNodes];
       this.caption.style.minHeight = "";
-      this.caption.removeAttribute("aria-live");
       this.caption.textContent = this.data.captions.reduce((a, b) => (b.length > a.length ? b : a), "");
       const height = Math.min(this.caption.offsetHeight, 3 * 1.5 * parseFloat(getComputedStyle(this.caption).fontSize));
       this.caption.replaceChildren(...told);
       this.caption.style.minHeight = `${height}px`;
-      this.caption.setAttribute("aria-live", "polite");
     }
 
     toggleFull() {

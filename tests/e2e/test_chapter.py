@@ -121,7 +121,7 @@ def test_the_block_table_is_stepped_by_keyboard(page):
     page.keyboard.press("ArrowRight")
     expect(box).to_have_attribute("data-step", "3", timeout=LONG)
     expect(box.locator('g[data-b="0"]')).to_have_attribute("data-owners", "A B")
-    expect(box.get_by_role("status")).to_contain_text("B finds 8 tokens in the cache")
+    expect(box.locator(".nv-caption")).to_contain_text("B finds 8 tokens in the cache")
     take_screenshot(page, "chapter_block_table_light")
 
 
@@ -177,7 +177,7 @@ def test_the_engine_with_it_is_drawn(page):
     cell.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     cell = go_to(page, with_picture)
-    expect(outputs(cell).get_by_role("status").last).to_contain_text("tokens in the cache", timeout=LONG)
+    expect(outputs(cell).locator(".nv-caption").last).to_contain_text("tokens in the cache", timeout=LONG)
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
     take_screenshot(page, "chapter_own_engine_dark")

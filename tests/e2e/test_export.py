@@ -29,7 +29,7 @@ def test_players_step_with_the_network_refused(browser, exported, scheme):
         expect(timeline).to_have_attribute("data-step", "9")
         sizes = players.nth(4)
         sizes.get_by_role("slider").press("Home")
-        expect(sizes.get_by_role("status")).to_contain_text("Blocks of 1:")
+        expect(sizes.locator(".nv-caption")).to_contain_text("Blocks of 1:")
         take_screenshot(table, f"export_block_table_{scheme}")
         for live in (players.nth(3), players.nth(5), players.nth(7)):  # no controls without a kernel, but their frames
             live.get_by_role("slider").press("Home")

@@ -52,7 +52,7 @@ def step_is(box, step):
 def test_block_table_follows_buttons_keys_and_python(page):
     table = player(page, "bt")
     step_is(table, 9)
-    expect(table.get_by_role("status")).to_contain_text("C is preempted")
+    expect(table.locator(".nv-caption")).to_contain_text("C is preempted")
     button(table, "jump to: sharing").click()
     step_is(table, 3)
     expect(table.locator('g[data-b="0"]')).to_have_attribute("data-ref", "2")
@@ -94,19 +94,19 @@ def test_a_life_is_stepped_through(page):
     button(box, "jump to: preemption").click()
     step_is(box, 9)
     expect(box.locator('g[data-state="WAITING"]')).to_have_attribute("data-current", "1")
-    expect(box.get_by_role("status")).to_contain_text("it loses its blocks")
+    expect(box.locator(".nv-caption")).to_contain_text("it loses its blocks")
     take_screenshot(box, "lab_sequence_view_light")
 
 
 def test_prediction_in_the_notebook(page):
     box = player(page, "predicting")
     button(box, "jump to: sharing").click()
-    expect(box.get_by_role("status")).to_contain_text("Predict:")
+    expect(box.locator(".nv-caption")).to_contain_text("Predict:")
     step_is(box, 2)
     box.get_by_role("textbox").fill("8")
     page.keyboard.press("Enter")
     step_is(box, 3)
-    expect(box.get_by_role("status")).to_contain_text("Right: 8.")
+    expect(box.locator(".nv-caption")).to_contain_text("Right: 8.")
 
 
 def test_the_picture_follows_while_one_types(page):
@@ -127,22 +127,22 @@ def test_the_picture_follows_while_one_types(page):
 
 def test_block_size_and_simulation_follow_their_sliders(page):
     sizes = player(page, "sizes")
-    expect(sizes.get_by_role("status")).to_contain_text("Blocks of 16")
+    expect(sizes.locator(".nv-caption")).to_contain_text("Blocks of 16")
     sizes.get_by_role("slider").focus()
     page.keyboard.press("ArrowRight")
-    expect(sizes.get_by_role("status")).to_contain_text("Blocks of 32")
+    expect(sizes.locator(".nv-caption")).to_contain_text("Blocks of 32")
     take_screenshot(sizes, "lab_block_size_light")
     simulation = panel(page, "simulation")
-    expect(simulation.get_by_role("status")).to_contain_text("28 start with the common prefix")
+    expect(simulation.locator(".nv-caption")).to_contain_text("28 start with the common prefix")
     simulation.locator(".noUi-handle").first.focus()
     page.keyboard.press("ArrowRight")
-    expect(simulation.get_by_role("status")).to_contain_text("32 start with the common prefix")
+    expect(simulation.locator(".nv-caption")).to_contain_text("32 start with the common prefix")
     take_screenshot(simulation, "lab_simulation_light")
 
 
 def test_the_memory_budget_follows_its_options_by_keyboard(page):
     box = panel(page, "budget")
-    status = box.get_by_role("status")
+    status = box.locator(".nv-caption")
     expect(status).to_contain_text("8B on 24 GB.")
     expect(status).to_contain_text("4 sequences of 4,096")
     box.locator("select").select_option("Qwen3-14B")
@@ -179,7 +179,7 @@ def test_the_next_day_everything_still_works(browser, page, lab):
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     expect(stand_in(page, "budget")).to_be_visible()
-    expect(stand_in(page, "budget").get_by_role("status")).to_contain_text("Qwen3-32B on a GPU of 40 GB")
+    expect(stand_in(page, "budget").locator(".nv-caption")).to_contain_text("Qwen3-32B on a GPU of 40 GB")
     with open_page(browser) as reloaded:
         open_notebook(reloaded, lab, "live.ipynb")
         table = player(reloaded, "bt")

@@ -68,7 +68,7 @@ def test_it_opens_where_most_happens_and_buttons_and_bookmarks_move_it(browser, 
         expect(player.locator('g[data-b="0"]')).to_have_attribute("data-ref", "2")
         expect(player.locator('g[data-b="0"]')).to_have_attribute("data-change", "+B")
         expect(page.get_by_role("button", name="jump to: sharing")).to_have_attribute("aria-current", "step")
-        expect(page.get_by_role("status")).to_contain_text("B finds 8 tokens in the cache")
+        expect(page.locator(".nv-caption")).to_contain_text("B finds 8 tokens in the cache")
         expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", "step 3 of 14")
         assert page.errors == [] and page.refused == []
 
@@ -79,7 +79,7 @@ WAYS_IN = {
     "the slider": lambda page: page.get_by_role("slider").click(),
     "a lane": lambda page: page.locator('g[data-seq="A"][data-at="6"]').click(),
     "a block": lambda page: page.locator('g[data-b="1"]').click(),
-    "the caption": lambda page: page.get_by_role("status").click(),
+    "the caption": lambda page: page.locator(".nv-caption").click(),
     "Tab": lambda page: page.keyboard.press("Tab"),
 }
 
@@ -204,7 +204,7 @@ def test_a_prediction_is_asked_and_answered_by_keyboard(browser, story, tmp_path
         player = page.locator(".nv-player")
         step_is(player, 1)
         page.get_by_role("button", name="jump to: sharing").click()
-        expect(page.get_by_role("status")).to_contain_text("Predict: B is admitted in step 3.")
+        expect(page.locator(".nv-caption")).to_contain_text("Predict: B is admitted in step 3.")
         step_is(player, 2)
         page.get_by_role("textbox").fill("9")
         page.keyboard.press("Home")  # moves in the text, not the picture
@@ -212,12 +212,12 @@ def test_a_prediction_is_asked_and_answered_by_keyboard(browser, story, tmp_path
         page.keyboard.type("8")
         page.keyboard.press("Enter")
         step_is(player, 3)
-        expect(page.get_by_role("status")).to_contain_text("Right: 8.")
+        expect(page.locator(".nv-caption")).to_contain_text("Right: 8.")
         expect(page.get_by_role("textbox")).to_be_hidden()
         page.get_by_role("button", name="jump to: preemption").click()
         page.get_by_role("textbox").fill("A")
         page.get_by_role("button", name="answer").click()
-        expect(page.get_by_role("status")).to_contain_text("You said A; it is C.")
+        expect(page.locator(".nv-caption")).to_contain_text("You said A; it is C.")
         assert page.errors == []
 
 
@@ -489,10 +489,12 @@ HELD = """() => {
   const keys = held.map(({ effect }) => effect.target.dataset.key ?? effect.target.dataset.ghost ?? 'link');
   return { kind: player.dataset.moving, changed: keys.filter((key, n) => first[n] !== middle[n]),
     told: player.querySelector('[data-now]')?.textContent,
-    status: player.querySelector('[role=status][aria-live=polite]').textContent };
+    caption: player.querySelector('.nv-caption').textContent,
+    said: [...player.querySelectorAll('[role=log][aria-live=polite] > div')].map((piece) => piece.textContent) };
 }"""
 LET_GO = "() => { held.forEach((animation) => animation.finish()); delete window.held; }"
 IS_MOVING = "() => 'moving' in document.querySelector('.nv-player').dataset"
+SAID = "() => [...document.querySelectorAll('.nv-said > div')].map((piece) => piece.textContent)"
 SHOWN = "() => document.querySelector('.nv-view').innerHTML"
 
 
@@ -547,9 +549,13 @@ def test_every_event_moves_the_element_that_it_is_about_and_is_told(browser, tmp
             assert [movement["kind"] for movement in seen] == [moment.event["event"] for moment in moments]
             for movement, (event, _) in zip(seen, moments, strict=True):
                 assert movement["told"] == sentence_of(trace, i, event)
-                assert movement["status"] == table.caption(i)
+                assert movement["caption"] == table.caption(i)
                 if "seq" in event:
                     assert expected_to_move(trace, event) <= set(movement["changed"]), (i, event, movement)
+            sentences = list(dict.fromkeys(sentence_of(trace, i, event) for event, _ in moments))
+            for movement in seen:  # read out as it begins, and each sentence once
+                assert movement["said"] == sentences[: sentences.index(movement["told"]) + 1]
+            assert page.evaluate(SAID) == sentences
             moved = page.evaluate(SHOWN)
             page.keyboard.press("ArrowLeft")
             assert not page.evaluate(IS_MOVING) and page.evaluate("() => document.getAnimations().length") == 0
@@ -572,6 +578,70 @@ def test_a_shared_block_gets_a_link_and_a_block_flies_with_nothing_shining_throu
         assert page.locator(".nv-motion").count() == 0
 
 
+def test_what_no_movement_tells_is_read_out_too_and_nothing_twice(browser, story, tmp_path):
+    """A verdict before the first movement, a mistake after the last; of players that go together, only one speaks."""
+    broken = load_trace("story")
+    broken["steps"][3]["after"]["free"].pop()
+    table, timeline = BlockTable(broken, predict=True), Timeline(story)
+    timeline.follow(table)
+    table.step = 2
+    with open_page(browser) as page:
+        page.goto(page_of([table, timeline], tmp_path / "page.html"))
+        player, other = page.locator(".nv-player").all()
+        step_is(other, 2)
+        assert page.evaluate(SAID) == []  # nobody asked
+        player.focus()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate(SAID) == [player.locator(".nv-caption").text_content()]  # the question
+        page.get_by_role("textbox").fill("9")
+        page.keyboard.press("Enter")
+        step_is(other, 3)
+        while page.evaluate(IS_MOVING):
+            page.evaluate("() => document.getAnimations().forEach((animation) => animation.finish())")
+        said = page.evaluate(SAID)
+        assert said[:2] == ["You said 9; it is 8.", sentence_of(broken, 3, broken["steps"][3]["events"][0])]
+        assert said[-1].startswith("Wrong here: ") and len(said) == len(set(said))
+        assert len(said) == 2 + len({sentence_of(broken, 3, event) for event, _ in replay(broken, 3)})
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Home")
+        assert page.evaluate(SAID) == [table.caption(0)]
+        assert page.errors == []
+
+
+def test_the_playhead_glides_from_step_to_step(browser, story, tmp_path):
+    timeline = Timeline(story)
+    place = "() => document.querySelector('[data-cursor]').getBoundingClientRect().x"
+    with open_page(browser) as page:
+        page.goto(page_of([timeline], tmp_path / "page.html"))
+        player = page.locator(".nv-player")
+        step_is(player, timeline.step)
+        player.focus()
+        before = page.evaluate(place)
+        page.keyboard.press("ArrowRight")
+        moving = page.evaluate(HELD)
+        assert moving["changed"] and moving["said"] == [timeline.caption(timeline.step + 1)]
+        held = page.evaluate(place)
+        page.evaluate(LET_GO)
+        assert before < held < page.evaluate(place)
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate("() => document.getAnimations().length") == 0 and page.evaluate(place) == before
+        page.emulate_media(reduced_motion="reduce")
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("() => document.getAnimations().length") == 0 and page.evaluate(place) > held
+
+
+def test_the_state_of_a_sequence_and_its_blocks_move(browser, story, tmp_path):
+    life = SequenceView(story, "C")
+    with open_page(browser) as page:
+        life.step = life.bookmarks["preemption"] - 1
+        page.goto(page_of([life], tmp_path / "page.html"))
+        step_is(page.locator(".nv-player"), life.step)
+        page.locator(".nv-player").focus()
+        (seen,) = movements(page)
+        assert {"state", "block 0", "block 1"} <= set(seen["changed"])
+        expect(page.locator('[data-current="1"]')).to_have_attribute("data-state", "WAITING")
+
+
 def test_nothing_moves_if_motion_is_to_be_reduced(browser, story, tmp_path):
     table = BlockTable(story)
     table.step = 0
@@ -587,7 +657,8 @@ def test_nothing_moves_if_motion_is_to_be_reduced(browser, story, tmp_path):
                 "() => [document.getAnimations().length, document.querySelectorAll('.nv-motion,[data-now]').length]"
             )
             assert found == [0, 0] and not page.evaluate(IS_MOVING)
-            assert page.get_by_role("status").text_content() == table.caption(i)
+            assert page.locator(".nv-caption").text_content() == table.caption(i)
+            assert page.evaluate(SAID) == [table.caption(i)]
             blocks = page.locator("g[data-b]").evaluate_all(
                 "all => all.map((g) => [g.dataset.b, Number(g.dataset.ref)])"
             )
@@ -655,5 +726,5 @@ def test_the_first_look_is_stepped_through_in_ten_seconds(browser, tmp_path):
         for step in range(2, look.num_steps):
             page.keyboard.press("ArrowRight")
             step_is(player, step)
-        expect(page.get_by_role("status")).to_have_text(look.caption(look.num_steps - 1))
+        expect(page.locator(".nv-caption")).to_have_text(look.caption(look.num_steps - 1))
         assert page.errors == [] and look.num_steps <= 10
