@@ -37,8 +37,6 @@ TRAITS = """brave kind curious clever shy gentle cheerful quiet patient careful 
 thoughtful silly friendly polite hopeful dreamy busy sleepy bold generous loyal merry modest nimble""".split()
 COLORS = """red blue green yellow orange purple pink white black brown silver golden gray striped spotted shiny""".split()
 LOOKS = """little big old new tiny wooden small pretty round plain fancy bright""".split()
-FEELINGS_GOOD = """happy glad proud cheerful delighted joyful pleased thankful""".split()
-FEELINGS_BAD = """sad worried upset unhappy gloomy miserable""".split()
 
 TOYS = """doll robot puppet spinning_top teddy_bear toy_train toy_car toy_boat puzzle marble yoyo toy_horse
 toy_drum jigsaw toy_plane dollhouse rattle rocking_horse toy_ship toy_castle toy_truck"""

@@ -6,6 +6,7 @@ The notebook gets two outputs: the controls, and a step player that hides while 
 import asyncio
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from .player import CSS
@@ -101,6 +102,7 @@ class Examples(LiveWidget):
     def __init__(self, presets: dict[str, Any]) -> None:
         self.presets = dict(presets)
         self.edited: Any = None
+        self.inputs: dict[str, Any] = {}  # where examples are dataclasses: a control for each field
         self.filling = False  # the controls are being set, and nobody moves them
         super().__init__()
 
@@ -127,7 +129,15 @@ class Examples(LiveWidget):
 
     def fill(self) -> None:
         """Set the controls to what is chosen."""
-        raise NotImplementedError
+        for name, control in self.inputs.items():
+            control.value = getattr(self.chosen(self.step), name)
+
+    def _on_input(self, _: Any) -> None:
+        """One of `inputs` has moved."""
+        if not self.filling:
+            values = {name: control.value for name, control in self.inputs.items()}
+            self.edited = replace(self.chosen(self.step), **values)
+            self.changed()
 
     def refresh(self) -> None:
         """The example as it was given, also when it is the current one and was changed."""

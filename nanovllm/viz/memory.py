@@ -8,7 +8,7 @@ that the models' config.json files publish; the number of blocks comes from the 
 # ruff: noqa: D102
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -336,7 +336,7 @@ class MemoryBudget(Examples):
 
         start = asdict(self.chosen(self.step))
         models = dict.fromkeys([*PUBLISHED, *(setting.model for setting in self.presets.values())])
-        self.inputs: dict[str, Any] = {"model": w.Dropdown(options=list(models), value=start["model"])}
+        self.inputs = {"model": w.Dropdown(options=list(models), value=start["model"])}
         choices = {
             "memory_gb": MEMORY_GB,
             "gpu_memory_utilization": UTILIZATIONS,
@@ -352,13 +352,3 @@ class MemoryBudget(Examples):
             control.layout.width, control.style.description_width = "28em", "13.5em"
             control.observe(self._on_input, names="value")
         return [w.HBox(list(self.inputs.values()), layout=w.Layout(flex_flow="row wrap"))]
-
-    def _on_input(self, _: Any) -> None:
-        if not self.filling:
-            values = {name: control.value for name, control in self.inputs.items()}
-            self.edited = replace(self.chosen(self.step), **values)
-            self.changed()
-
-    def fill(self) -> None:
-        for name, control in self.inputs.items():
-            control.value = getattr(self.chosen(self.step), name)

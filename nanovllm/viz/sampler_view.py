@@ -4,7 +4,7 @@
 # ruff: noqa: D102
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -175,7 +175,7 @@ class SamplerView(Examples):
         import ipywidgets as w  # type: ignore[import-untyped]
 
         cut = self.chosen(self.step)
-        self.inputs: dict[str, Any] = {
+        self.inputs = {
             "temperature": w.FloatSlider(value=cut.temperature, min=0.1, max=3.0, step=0.1),
             "top_k": w.IntSlider(value=cut.top_k, min=0, max=40),
             "top_p": w.FloatSlider(value=cut.top_p, min=0.05, max=1.0, step=0.05),
@@ -185,13 +185,3 @@ class SamplerView(Examples):
             control.description = name.replace("_", "-")
             control.observe(self._on_input, names="value")
         return [w.HBox(list(self.inputs.values()), layout=w.Layout(flex_flow="row wrap"))]
-
-    def _on_input(self, _: Any) -> None:
-        if not self.filling:
-            values = {name: control.value for name, control in self.inputs.items()}
-            self.edited = replace(self.chosen(self.step), **values)
-            self.changed()
-
-    def fill(self) -> None:
-        for name, control in self.inputs.items():
-            control.value = getattr(self.chosen(self.step), name)
