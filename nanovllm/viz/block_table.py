@@ -453,7 +453,8 @@ def _draw_free(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout)
                 picture.text(x + 18, y + 13, f"#{block_id}", SMALL, anchor="middle", mono=True, bold=n == 0)
             x += 38
         more = f"… and {len(free) - room} more, " if len(free) > room else ""
-        picture.text(x + 3, y + 14, f"{more}← next" if free else "no block is free", SMALL)
+        with picture.group(key="next"):
+            picture.text(x + 3, y + 14, f"{more}← next" if free else "no block is free", SMALL)
 
 
 def _draw_names(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> None:

@@ -183,7 +183,7 @@ def _draw_states(picture: Drawing, trace: Trace, seq_id: int, i: int, now: Momen
     for n, state in enumerate(STATES):
         x, is_now = 40 + n * 220, state == now.status
         picture.rect(x, 6, 110, 24, dashed=True)
-        with picture.group(state=state, current=int(is_now), **({"key": "state"} if is_now else {})):
+        with picture.group(state=state, current=int(is_now), key="state" if is_now else state):
             if is_now:
                 picture.rect(x, 6, 110, 24, fill, line_width=2)
             ink = ink_on(fill) if is_now else None
@@ -211,8 +211,8 @@ def _draw_block(
     positions = range(index * block_size, (index + 1) * block_size)
     physical = f"#{now.table[index]}" if index < len(now.table) else "none"
     texts = texts_of(trace, seq_id)[: now.num_tokens + now.chosen] if block_size <= MAX_SLOTS_WITH_TEXT else []
-    data = {"logical": index, "physical": physical, "key": f"block {index}"}
-    with picture.group(f"logical block {index}, physical block {physical}", **data):
+    title = f"logical block {index}, physical block {physical}"
+    with picture.group(title, logical=index, physical=physical, key=f"block {index}"):
         picture.text(x, y + 11, f"{index} → {physical}", SMALL, mono=True)
         for kind, run in groupby(positions, now.kind_of):
             where = list(run)
