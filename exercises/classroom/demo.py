@@ -1,4 +1,4 @@
-"""In front of a class: begin at any chapter, type a solution, put in a mistake that is known.
+"""In front of a class: begin at any chapter, show a solution line by line, put in a mistake that is known.
 
 In a notebook of the course: `from exercises.classroom import demo`.
 """
@@ -7,12 +7,16 @@ import html
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ..kit import actions, checks, manifest, source, stubs
+from ..kit.assemble import Mine
 from ..kit.report import Message, shell
 from ..kit.workspace import FOLDER_VARIABLE, Workspace
+
+# The colors are those of the notebook's theme; pages without one show the code plain.
+CODE = "<pre class='highlight' style='font-size:1.3em;line-height:1.45;margin:0.3em 0;background:none'>{}</pre>"
+FOLDED = "<details style='margin:0.4em 0'><summary>What a learner is told</summary><p>{}</p></details>"
 
 
 def at(chapter: str) -> Message:
@@ -34,61 +38,74 @@ def at(chapter: str) -> Message:
         workspace.note(exercise, status="passed", checked=checks.fingerprint(answer), source=answer.text)
     os.environ[FOLDER_VARIABLE] = str(workspace.folder)
     text = f"Until this kernel ends, answers are in {workspace.folder}; yours stay as they are."
-    return Message(f"At {chapter}: {len(before)} exercises are solved", [("", text)], "passed")
+    engine = Mine(workspace, load=False).map()
+    return Message(f"At {chapter}: {len(before)} exercises are solved", [("", text)], "passed", picture=engine)
 
 
 def type(exercise_id: str, seconds: float = 0.6) -> None:
-    """Show our solution line by line; in a notebook it is then in a cell below, to be run. Ctrl-C shows the rest.
+    """Show our solution line by line, and put it in the place of an answer; `check(id)` is the next cell then.
+
+    In a notebook you show each line when you have come to it: click the picture, then the right arrow key.
 
     Args:
-        seconds: between two lines.
-    """
-    exercise = manifest.get(exercise_id)
-    lines = source.without_docstring(exercise.reference()).splitlines()
-    show = _growing_cell() if hasattr(shell(), "kernel") else _growing_text()
-    try:
-        for i in range(1, len(lines) + 1):
-            show(lines[:i])
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        show(lines)
-    if shell():
-        shell().set_next_input("\n".join([f"%%exercise {exercise_id}", *lines]))
-
-
-def _growing_text() -> Callable[[list[str]], None]:
-    printed = 0
-
-    def show(lines: list[str]) -> None:
-        nonlocal printed
-        print(*lines[printed:], sep="\n", flush=True)
-        printed = len(lines)
-
-    return show
-
-
-def _growing_cell() -> Callable[[list[str]], None]:
-    from IPython.display import HTML, display
-
-    place = display(HTML(""), display_id=True)
-
-    def show(lines: list[str]) -> None:
-        place.update(HTML(f"<pre style='font-size:1.4em'>{html.escape(chr(10).join(lines))}</pre>"))
-
-    return show
-
-
-def break_(exercise_id: str, mistake: str = "") -> Message | None:
-    """Put a known mistake in the place of an answer, and check it, for the class to find; `reset(id)` takes it out.
-
-    Args:
-        mistake: its name; without one, the names are shown, each with what a learner is told.
+        seconds: between two lines where they come by themselves: in a terminal, and with the space bar.
     """
     exercise, workspace = manifest.get(exercise_id), Workspace()
-    known = {wrong.name: wrong for wrong in checks.wrong_answers(exercise)}
-    if mistake not in known:
-        title = f"{exercise_id}: its known mistakes" if not mistake else f"{exercise_id} has no mistake {mistake!r}"
-        return Message(title, [(name, wrong.diagnosis) for name, wrong in known.items()])
+    code = exercise.reference()
     workspace.back_up(exercise)
-    workspace.write(exercise, known[mistake].first.text)
-    return actions.check(exercise_id)
+    workspace.write(exercise, code)
+    lines = source.without_docstring(code).splitlines()
+    if hasattr(shell(), "kernel"):
+        _step_through(f"{exercise_id}: {exercise.title}", lines, seconds)
+        shell().set_next_input(f'check("{exercise_id}")')
+        return
+    for line in lines:
+        print(line, flush=True)
+        time.sleep(seconds)
+
+
+def _step_through(title: str, lines: list[str], seconds: float) -> None:
+    """A player of which each step shows a line more."""
+    from IPython.display import display
+
+    from nanovllm.viz.player import PlayerData, html_player
+
+    frames = [colored(lines[: i + 1] + [""] * (len(lines) - i - 1)) for i in range(len(lines))]
+    labels = [f"line {i + 1} of {len(lines)}" for i in range(len(lines))]
+    data = PlayerData(title, frames, [title] * len(lines), labels, "line", pace=round(1000 * seconds))
+    display({"text/html": html_player(data), "text/plain": "\n".join(lines)}, raw=True)
+
+
+def colored(lines: list[str]) -> str:
+    """HTML of code, with the classes of Pygments."""
+    from pygments import formatters, highlight, lexers  # type: ignore[import-untyped]
+
+    lexer, formatter = lexers.PythonLexer(stripnl=False), formatters.HtmlFormatter(nowrap=True)
+    return CODE.format(highlight("\n".join(lines), lexer, formatter))
+
+
+def break_(exercise_id: str, mistake: str | int = "") -> Message:
+    """Put a known mistake in the place of an answer, and check it, for the class to find; `reset(id)` takes it out.
+
+    In a notebook the code is shown, too, and what a learner is told of it can be unfolded.
+
+    Args:
+        mistake: its name, or its number, which tells the class nothing; without one, all of them are shown.
+    """
+    exercise, workspace = manifest.get(exercise_id), Workspace()
+    bank = checks.wrong_answers(exercise)
+    wrong = next((wrong for i, wrong in enumerate(bank, start=1) if mistake in (i, wrong.name)), None)
+    if wrong is None:
+        title = f"{exercise_id}: its known mistakes" if mistake == "" else f"{exercise_id} has no mistake {mistake!r}"
+        return Message(title, [(f"{i}  {wrong.name}", wrong.diagnosis) for i, wrong in enumerate(bank, start=1)])
+    workspace.back_up(exercise)
+    workspace.write(exercise, wrong.first.text)
+    message = actions.describe(checks.check(exercise_id, workspace))
+    if hasattr(shell(), "kernel"):
+        from IPython.display import HTML, display
+
+        display(HTML(colored(source.without_docstring(wrong.first.text).splitlines())))
+        told = dict(message.rows).get("likely", "")
+        message.rows = [row for row in message.rows if row[0] not in ("likely", "next")]
+        message.picture += FOLDED.format(html.escape(told))
+    return message

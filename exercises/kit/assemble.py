@@ -457,9 +457,9 @@ class Mine(Assembled):
         key = " ".join(box(whose, whose) for whose in (*styles, "ours"))
         grows = "".join(f"<div>{html.escape(line)}</div>" for line in self._grows())
         if not won:
-            return f"<div>{head} &nbsp; {key}<table style='margin:0.4em 0'>{far}</table>{grows}</div>"
-        rest = f"<details><summary>all of it</summary>{key}<table>{far}</table></details>"
-        return f"<div>{head}<table style='margin:0.4em 0'>{near}</table>{rest}</div>"
+            return f"<div>{head} &nbsp; {key}<table style='font-size:1em'>{far}</table>{grows}</div>"
+        rest = f"<details><summary>all of it</summary>{key}<table style='font-size:1em'>{far}</table></details>"
+        return f"<div>{head}<table style='font-size:1em'>{near}</table>{rest}</div>"
 
 
 def _spliced() -> list[Exercise]:

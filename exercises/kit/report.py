@@ -56,7 +56,7 @@ class Message:
         )
         return (
             f"<div style='border-left:0.3em solid {color};padding-left:0.8em' role='status'>"
-            f"<b>{symbol} {html.escape(self.title)}</b><table style='margin:0.3em 0'>{rows}</table>"
+            f"<b>{symbol} {html.escape(self.title)}</b><table style='font-size:1em'>{rows}</table>"
             f"{self._table(cell)}{self.picture}</div>"
         )
 
@@ -72,7 +72,7 @@ class Message:
             for row in rows
         )
         head = "".join(f"<th style='{cell}'>{text}</th>" for text in ("", "looked at", "ours", "yours"))
-        return f"<table style='margin:0.3em 0'><tr style='background:none'>{head}</tr>{table}</table>" if rows else ""
+        return f"<table style='font-size:1em'><tr style='background:none'>{head}</tr>{table}</table>" if rows else ""
 
     def __rich__(self) -> RenderableType:
         symbol, _, color = KINDS[self.kind]

@@ -72,7 +72,7 @@ class Staircase:
             f"</span>{html.escape(said)}</td></tr>"
             for name, said, times in rows
         )
-        return f"<div><b>Your engine.</b> {HEAD}<table style='width:100%;margin:0.4em 0'>{body}</table></div>"
+        return f"<div><b>Your engine.</b> {HEAD}<table style='width:100%;font-size:1em'>{body}</table></div>"
 
 
 def staircase(chapter: str = "") -> Staircase | str:

@@ -112,11 +112,16 @@ class Drawing:
         self.shapes.append({"kind": "end"})
 
     def svg(self, css_class: str = "nv-panel") -> str:
-        """The picture as an inline SVG element; the style `--nv-s` says how many pixels a unit is, else it is one."""
+        """The picture as an inline SVG element.
+
+        The style `--nv-s` says how many pixels a unit is; else it is one, and more where fonts are large.
+        """
         body = "".join(_svg_shape(shape) for shape in self.shapes)
+        width = _n(self.width)
+        usual = f"max({width}px,min({width}em/{FONT_SIZE},100%))"
         return (
-            f'<svg class="{css_class}" viewBox="0 0 {_n(self.width)} {_n(self.height)}" '
-            f'style="width:calc(var(--nv-s,1)*{_n(self.width)}px)" role="group" '
+            f'<svg class="{css_class}" viewBox="0 0 {width} {_n(self.height)}" '
+            f'style="--nv-w0:calc(var(--nv-s)*{width}px);width:var(--nv-w0,{usual})" role="group" '
             f'aria-label="{html.escape(self.label)}"><g font-size="{FONT_SIZE}">{body}</g></svg>'
         )
 

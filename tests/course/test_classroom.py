@@ -237,24 +237,28 @@ def test_a_demonstration_begins_where_the_chapter_does(workspace, monkeypatch):
     message = demo.at("ch05")
     demonstrated = Workspace()
     assert message.kind == "passed" and demonstrated.folder != workspace.folder
+    assert "✓ Sequence.block<" in message.picture and "✓ BlockManager" not in message.picture
     states = {id_: checks.state(exercise, demonstrated) for id_, exercise in EXERCISES.items()}
     assert states == {id_: "passed" if id_ < "ch05" else "to do" for id_ in EXERCISES}
     assert mine == {path.name: path.read_text() for path in workspace.folder.glob("ch*.py")}
     assert "ch99" in demo.at("ch99").title
 
 
-def test_a_solution_is_typed_line_by_line(capsys):
+def test_a_solution_is_typed_line_by_line_and_is_the_answer_then(workspace, monkeypatch, capsys):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(workspace.folder))
     demo.type("ch05.deallocate", seconds=0)
+    assert workspace.answer(EXERCISES["ch05.deallocate"]).function[0] == EXERCISES["ch05.deallocate"].reference()
     assert capsys.readouterr().out == source.without_docstring(EXERCISES["ch05.deallocate"].reference()).rstrip() + "\n"
 
 
 def test_a_known_mistake_is_put_in_and_told(workspace, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(workspace.folder))
-    names = [label for label, _ in demo.break_("ch05.deallocate").rows]
+    names = [label.split()[-1] for label, _ in demo.break_("ch05.deallocate").rows]
     assert names == [wrong.name for wrong in checks.wrong_answers(EXERCISES["ch05.deallocate"])]
+    by_number = demo.break_("ch05.deallocate", 1)  # which tells the class nothing
     assert "no mistake 'sleepy'" in demo.break_("ch05.deallocate", "sleepy").title
     workspace.write(EXERCISES["ch05.deallocate"], EXERCISES["ch05.deallocate"].reference())
     message = demo.break_("ch05.deallocate", names[0])
     diagnosis = checks.wrong_answers(EXERCISES["ch05.deallocate"])[0].diagnosis
-    assert message.kind == "failed" and ("likely", diagnosis) in message.rows
+    assert message.kind == "failed" and ("likely", diagnosis) in message.rows and by_number.rows == message.rows
     assert list((workspace.folder / ".attempts").glob("ch05.deallocate-*"))
