@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..kit.manifest import MANIFEST, ROOT
 
-# Solutions; the mistakes that are recognized; what is tested with right answers.
-LEFT_OUT = ("solutions/", "tests/wrong_answers/", "tests/course/", ".ci/")
+# Solutions; the mistakes that are recognized; what is tested with right answers; the guide, which names mistakes.
+LEFT_OUT = ("solutions/", "tests/wrong_answers/", "tests/course/", ".ci/", "INSTRUCTORS.md")
 LAST_HINT = re.compile(r"(^hints = \[\n(?:    .*\n){2})    .*\n", re.MULTILINE)
 KEPT = '    "This hint is with your instructor.",\n'
 

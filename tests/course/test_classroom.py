@@ -204,7 +204,7 @@ def released(tmp_path_factory):
 
 
 def test_a_release_has_no_answers(released):
-    for name in ("solutions", "tests/wrong_answers", "tests/course"):
+    for name in ("solutions", "tests/wrong_answers", "tests/course", "INSTRUCTORS.md"):
         assert not (released / name).exists()
     for entry in tomllib.loads((released / "exercises/exercises.toml").read_text())["exercise"]:
         assert entry["hints"][2] == "This hint is with your instructor."
