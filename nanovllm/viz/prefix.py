@@ -221,7 +221,7 @@ def _mark_difference(picture: Drawing, x: float, y: float, right: float) -> None
     """Where a prompt leaves the earlier ones: a thick frame around the token, and a word."""
     with picture.group("here it leaves the earlier texts", parts="here"):
         picture.rect(x + 1, y + 1, TOKEN_WIDTH - 2, SLOT_HEIGHT - 2, None, VERMILION, 3)
-        picture.text(right, y + 35, "parts here", SMALL, VERMILION, "end", bold=True)
+        picture.text(right, y + 35, "parts here", SMALL, None, "end", bold=True)
 
 
 # The block size.
