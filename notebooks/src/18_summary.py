@@ -295,6 +295,10 @@ llm.exit()
 # The milestone of this chapter: your engine leaves the course. `export` writes a package of its own, with the model in
 # it. Nothing in it knows of exercises. Its tests are the quick ones of our engine: sequences, blocks, scheduler,
 # layers, and whole texts beside Hugging Face's, all levers off, so that every function of yours is in use.
+#
+# A check asks for what a docstring promises. Our tests know our own code, and some also ask for what a docstring leaves
+# open: the words of a message, a detail inside. So a right function can fail such a test. What fails is named: read
+# what it asks for, and decide whether your engine needs it.
 
 # %%
 me = mine()

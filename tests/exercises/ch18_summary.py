@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from functools import cache
+from functools import cache, partial
 
 from exercises.kit import draft_work
 from exercises.kit.grading import Check, Engine, case
@@ -88,19 +88,69 @@ def search(engine: Engine, check: Check, model, prompt, width, max_tokens, eos, 
     return got, ask.calls
 
 
-def says_beams(prompt, eos):
+def says_beams(model, prompt, width, steps, eos):
+    """Which mistake makes this answer."""
+
     def says(got):
         if isinstance(got, str):
             return f"It returns {got}; asked for is a list of pairs."
+        if any(isinstance(tokens, str) for tokens, _ in got):
+            return "Each pair is a list of token ids and their sum."
         if got and all(tokens[: len(prompt)] == list(prompt) for tokens, _ in got):
             return "The tokens of the prompt are among those of the beams."
-        if any(token in eos for tokens, _ in got for token in tokens[:-1]):
-            return "Something stands behind an end token: a continuation that is done was continued."
-        if [total for _, total in got] != sorted((total for _, total in got), reverse=True):
-            return "They are not in order: the most likely comes first."
+        return says_tokens(got, steps, eos) or says_sums(model, prompt, got) or says_choice(model, prompt, got)
+
+    def says_choice(model, prompt, got):
+        if len(got) > width:
+            return f"It returns {len(got)}; the {width} most likely are asked for (width={width})."
+        expected = expected_beams(model, prompt, width, steps, eos)
+        for tokens, total in expected:
+            worse = [other for other, sum_ in got if sum_ < total]
+            if [tokens, total] not in got and worse:
+                what = f"{tokens} is missing, and {worse[-1]}, which is less likely, is there."
+                ended = tokens[-1] in eos and worse[-1][-1] not in eos
+                open_ = tokens[-1] not in eos and all(other[-1] in eos for other, _ in got)
+                return what + (
+                    " What has ended is compared with what goes on, whenever it ended." if ended
+                    else " What has not ended is compared with what has." if open_
+                    else " In each step the most likely sums of all beams together go on."
+                )  # fmt: skip
+        if len(got) < len(expected):
+            return f"It returns {len(got)}, and {len(expected)} can be found: a beam may have several continuations."
+        for tokens, total in got:
+            if [tokens, total] not in expected:
+                return f"{tokens} can be found only with more than {width} beams: its beginning was not among the best."
         return None
 
     return says
+
+
+def says_tokens(got, steps, eos):
+    """What is wrong with the tokens themselves."""
+    for tokens, _ in got:
+        if any(token in eos for token in tokens[:-1]):
+            return "Something stands behind an end token: a continuation that is done was continued."
+        if len(tokens) > steps:
+            return f"{tokens} has more tokens than there are steps, {steps}."
+        if len(tokens) < steps and (not tokens or tokens[-1] not in eos):
+            return f"{tokens} is not complete: it has no end token at its end, and fewer than {steps} tokens (steps)."
+    return None
+
+
+def says_sums(model, prompt, got):
+    """What is wrong with the numbers, or with the order that they say."""
+    for tokens, total in got:
+        rows = [model([*prompt, *tokens[:i]]) for i in range(len(tokens))]
+        right = sum(row.get(i, -math.inf) for row, i in zip(rows, tokens, strict=True))
+        if not math.isclose(right, total, abs_tol=1e-3):
+            return f"Beside {tokens} stands {total:.5f}. The log-probabilities of its tokens add up to {right:.5f}."
+    totals = [total for _, total in got]
+    if totals == sorted(totals, reverse=True):
+        return None
+    means = [total / len(tokens) for tokens, total in got]
+    if len({len(tokens) for tokens, _ in got}) > 1 and means == sorted(means, reverse=True):
+        return "They are in the order of their mean per token. What counts is the sum, of short ones and of long ones."
+    return "They are not in order: the most likely comes first."
 
 
 @case("ch18.beam_search")
@@ -108,11 +158,15 @@ def the_better_first_word(engine, check):
     """Token 1 is the likelier beginning, and what follows it is unlikely. After token 2 all is sure."""
     log = {a: math.log(a / 100) for a in (60, 40, 55, 45, 90, 10)}
     after = {9: {1: log[60], 2: log[40]}, 1: {3: log[55], 4: log[45]}, 2: {5: log[90], 6: log[10]}}
+
+    def model(text):
+        return dict(after.get(text[-1], {7: log[60], 8: log[40]}))  # for those who ask too often
+
     for width in (2, 1):
-        got, _ = search(engine, check, lambda text: dict(after[text[-1]]), [9], width, 2, {0}, "search")
+        got, _ = search(engine, check, model, [9], width, 2, {0}, "search")
         expected = [[[2, 5], round(log[40] + log[90], 5)], [[1, 3], round(log[60] + log[55], 5)]]
         expected = expected if width == 2 else expected[1:]
-        check.equal(f"the best {width}", got, expected, says_beams([9], {0}))
+        check.equal(f"the best {width}", got, expected, says_beams(model, [9], width, 2, {0}))
 
 
 @case("ch18.beam_search")
@@ -121,10 +175,14 @@ def one_that_ends(engine, check):
     log = {a: round(math.log(a / 100), 4) for a in (50, 30, 20, 70, 60, 40)}
     after = {9: {0: log[50], 1: log[30], 2: log[20]}, 1: {1: log[70], 0: log[30]}, 2: {2: log[60], 0: log[40]}}
     after[0] = {1: log[70], 2: log[30]}
+
+    def model(text):
+        return dict(after.get(text[-1], after[0]))
+
     for width in (2, 1):
-        got, calls = search(engine, check, lambda text: dict(after[text[-1]]), [9], width, 2, {0}, "search")
-        expected = expected_beams(lambda text: after[text[-1]], [9], width, 2, {0})
-        check.equal(f"the best {width}", got, expected, says_beams([9], {0}))
+        got, calls = search(engine, check, model, [9], width, 2, {0}, "search")
+        expected = expected_beams(model, [9], width, 2, {0})
+        check.equal(f"the best {width}", got, expected, says_beams(model, [9], width, 2, {0}))
         going_on = [[9, 1], [9, 2]][:width]
         check.equal("what is asked in the second step", calls[1:], [going_on], says_second(going_on))
 
@@ -152,9 +210,23 @@ def wide_enough_for_everything(engine, check):
         whole = [b for b in found if b and (b[-1] in eos or len(b) == 4)]
         expected = [[list(b), round(found[b], 5)] for b in sorted(whole, key=found.get, reverse=True)]
         got, _ = search(engine, check, model, prompt, width, 4, eos, "search among all")
-        check.equal("how many", len(got), len(expected))
-        check.equal("the best 5", got[:5], expected[:5], says_beams(prompt, eos))
+        says = says_beams(model, prompt, width, 4, eos)
+        check.equal("how many", len(got), len(expected), partial(says_number, got, eos))
+        check.equal("the best 5", got[:5], expected[:5], partial(says_all, says, got))
         check.true("all others as well", got == expected)
+
+
+def says_all(says, got, _):
+    """What all of them say, and not only the best five that are shown."""
+    return says(got)
+
+
+def says_number(got, eos, count):
+    if isinstance(got, str):
+        return f"It returns {got}; asked for is a list of pairs."
+    if (wrong := says_tokens(got, 4, eos)) is not None:
+        return wrong
+    return f"{count} come back. With so many beams, no continuation has to be given up."
 
 
 @case("ch18.beam_search")
@@ -182,7 +254,8 @@ def how_the_engine_is_asked(engine, check):
                 "A text that is asked about is the prompt with all tokens of the beam, in every step.")  # fmt: skip
     ends = {2: {0: -0.5}, 0: {0: -0.5}}
     got, calls = search(engine, check, lambda text: dict(ends[text[-1]]), [2], 2, 4, {0}, "a model that ends at once")
-    check.equal("what comes back", got, [[[0], -0.5]], says_beams([2], {0}))
+    says = says_beams(lambda text: ends[text[-1]], [2], 2, 4, {0})
+    check.equal("what comes back", got, [[[0], -0.5]], says)
     check.equal("questions", calls, [[[2]]], "After the first step all is done, and the engine is asked again.")
 
 
@@ -200,7 +273,8 @@ def fewer_than_wanted(engine, check):
     for seed in (8, 9):
         model = named(model_of(seed, 5), 1 + seed % 2)
         got, _ = search(engine, check, model, [1], 6, 3, set(), "search")
-        check.equal("the best", got, expected_beams(model, [1], 6, 3, set()), says_beams([1], set()))
+        says = says_beams(model, [1], 6, 3, set())
+        check.equal("the best", got, expected_beams(model, [1], 6, 3, set()), says)
 
 
 @case("ch18.beam_search")
@@ -214,7 +288,8 @@ def random_models(engine, check):
         prompt = [rng.randrange(size) for _ in range(rng.randint(1, 3))]
         width, max_tokens = rng.randint(1, 4), rng.randint(1, 4)
         got, _ = search(engine, check, model, prompt, width, max_tokens, eos, f"model {seed}")
-        check.equal("the best", got, expected_beams(model, prompt, width, max_tokens, eos), says_beams(prompt, eos))
+        says = says_beams(model, prompt, width, max_tokens, eos)
+        check.equal("the best", got, expected_beams(model, prompt, width, max_tokens, eos), says)
 
 
 @case("ch18.beam_search")
@@ -268,11 +343,19 @@ def says_propose(token_ids, n, k):
         if len(got) > k:
             return f"It proposes {len(got)} tokens, and at most k={k} are wanted."
         if got == [] and right:
-            return "It proposes nothing. The end of the text is no place to look at: nothing follows it."
+            few = f", fewer than k={k}, and that is enough" if len(right) < k else ""
+            counts = f"What stands there is {tail}, from place {starts[-1]} on (counted from 0)"
+            return f"It proposes nothing. {counts}, and {len(right)} followed{few}."
+        if right and len(got) > len(right) and got[: len(right)] == right:
+            return f"Only {len(right)} tokens followed there: the text ends before k={k}."
         if starts and got and got == token_ids[starts[-1] : starts[-1] + k]:
             return "What is proposed begins with the tokens that were looked for, and the text has these already."
         if any(got == token_ids[i + n : i + n + k] for i in starts[:-1]):
             return "There are several such places, and the latest counts."
+        if right and got and got == token_ids[starts[-1] + n + 1 :][:k]:
+            return "The first token that followed is left out."
+        if right and len(got) < len(right) and got == right[: len(got)]:
+            return f"It proposes {len(got)}; {len(right)} tokens followed there, and k={k}."
         if got and not right:
             return f"The last {n} tokens stand nowhere else in this text, all of them and in this order."
         return None
@@ -286,6 +369,13 @@ def a_place_before(engine, check):
     text = [5, 6, 7, 8, 9, 1, 6, 7]
     check.equal("proposed", proposed(engine, check, text, 2, 3), [8, 9, 1], says_propose(text, 2, 3))
     check.equal("proposed", proposed(engine, check, text, 2, 1), [8], says_propose(text, 2, 1))
+
+
+@case("ch18.propose")
+def first_and_last_places(engine, check):
+    """The place is the very beginning of the text, or just before its end."""
+    for text, n in (([6, 7, 8, 6, 7], 2), ([5, 1, 7, 7], 1)):
+        check.equal("proposed", proposed(engine, check, text, n, 1), searched(text, n, 1), says_propose(text, n, 1))
 
 
 @case("ch18.propose")
@@ -312,7 +402,7 @@ def fewer_than_k(engine, check):
 @case("ch18.propose")
 def places_that_overlap(engine, check):
     """The same token again and again: the place before overlaps with the end."""
-    for text, n, wanted in (([7, 7, 7], 2, [7]), ([1, 2, 1, 2, 1], 3, [2, 1]), ([7, 7], 1, [7])):
+    for text, n, wanted in (([3, 7, 7, 7], 2, [7]), ([1, 2, 1, 2, 1], 3, [2, 1]), ([7, 7], 1, [7])):
         check.equal("proposed", proposed(engine, check, text, n, 4), wanted, says_overlap)
 
 
@@ -362,6 +452,8 @@ def says_accept(draft, choices, eos=()):
             return "The model's own token behind the accepted ones is missing: it comes from the same call."
         if got == draft[: agree + 1] and agree < len(draft):
             return "Where the draft differs from the model's choice, the choice counts."
+        if got[: agree + 1] != choices[: agree + 1][: len(got)]:
+            return "What is added are the model's choices from the first on, in order, and none is left out."
         if len(got) > agree + 1:
             return "What stands behind a wrong token of the draft was chosen for another text: it is worth nothing."
         if got == choices[:1] and agree:
