@@ -295,10 +295,6 @@ llm.exit()
 # The milestone of this chapter: your engine leaves the course. `export` writes a package of its own, with the model in
 # it. Nothing in it knows of exercises. Its tests are the quick ones of our engine: sequences, blocks, scheduler,
 # layers, and whole texts beside Hugging Face's, all levers off, so that every function of yours is in use.
-#
-# A check asks for what a docstring promises. Our tests know our own code, and some also ask for what a docstring leaves
-# open: the words of a message, a detail inside. So a right function can fail such a test. What fails is named: read
-# what it asks for, and decide whether your engine needs it.
 
 # %%
 me = mine()
@@ -310,6 +306,10 @@ print("all passed:", passed)
 print(said)
 
 # %% [markdown]
+# A check asks for what a docstring promises. Our tests know our own code, and some also ask for what a docstring leaves
+# open: the words of a message, a detail inside. So a right function can fail such a test. What fails is named: read
+# what it asks for, and decide whether your engine needs it.
+#
 # To keep it: `mine().export("my_engine")`, and then, in any program, `from my_engine import LLM`.
 #
 # ### Predict
