@@ -28,8 +28,9 @@ class SamplingParams:
             `Config.seed`.
         stop: a string or several; the text ends before the first one that appears. Kept as a tuple.
         stop_token_ids: token ids that end the generation, beside the model's own. Kept as a
-            frozenset. logprobs: return the log-probabilities of this many most likely tokens, and
-            of the chosen one.
+            frozenset.
+        logprobs: return the log-probabilities of this many most likely tokens, and of the chosen
+            one.
 
     Raises:
         TypeError, ValueError: a field has the wrong type or is out of range.

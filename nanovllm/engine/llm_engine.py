@@ -49,7 +49,7 @@ class LLMEngine:
         self.inbox: deque[Request | int] = deque()  # new requests, and the ids of those to abort
         self.requests: dict[int, Request] = {}  # the live ones, by seq_id, oldest first
         self.lock = threading.RLock()  # other threads wait for the end of a step
-        self.waiting: set[int] = set()  # their ids
+        self.waiting_threads: set[int] = set()
         self.loop: Any = self._run()
         self._enter_loop(computes=False)
 
@@ -162,11 +162,12 @@ class LLMEngine:
             self._enter_loop(computes=False)
 
     def _enter_loop(self, computes: bool) -> int:
-        if self.waiting:  # let them in: by itself, a lock goes to the thread that has just had it
+        # Let others in: by itself, a lock goes to the thread that has just had it.
+        if self.waiting_threads:
             time.sleep(0)
-        self.waiting.add(threading.get_ident())
+        self.waiting_threads.add(threading.get_ident())
         with self.lock:
-            self.waiting.discard(threading.get_ident())
+            self.waiting_threads.discard(threading.get_ident())
             if self.loop.gi_running:  # in this thread: others wait for the lock
                 raise RuntimeError("the engine is in the middle of a step; call it after that")
             if self.is_closed and computes:  # while this thread waited

@@ -1,4 +1,4 @@
-"""A sequence on its way through the engine, and what its caller is told about it."""
+"""One request of a caller: its sequence, and what the caller is told about it."""
 
 import time
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""One request inside the engine: its tokens, and where their keys and values are stored."""
+"""The tokens of one request, and where their keys and values are stored.
+
+Scheduler, block manager and runner know a request only as this; `Request` has what its caller sees.
+"""
 
 from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto

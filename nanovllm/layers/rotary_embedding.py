@@ -76,5 +76,5 @@ class RotaryEmbedding(nn.Module):
 
 
 def get_rope(head_dim: int, max_position: int, base: float) -> RotaryEmbedding:
-    """A model's rotary embedding: made once, and used by all its layers."""
+    """A rotary embedding. A model makes one, and hands it to all its layers."""
     return RotaryEmbedding(head_dim, max_position, base)

@@ -18,9 +18,11 @@ class Context:
 
     Args:
         is_prefill: whether the step computes prompts (many tokens a sequence) or one token for each
-            sequence. cu_seqlens_q: prefill: [num_seqs + 1], where each sequence's query tokens
-            start in the flat batch. cu_seqlens_k: prefill: [num_seqs + 1], the same for all its
-            tokens so far, cached ones included.
+            sequence.
+        cu_seqlens_q: prefill: [num_seqs + 1], where each sequence's query tokens start in the flat
+            batch.
+        cu_seqlens_k: prefill: [num_seqs + 1], the same for all its tokens so far, cached ones
+            included.
         max_seqlen_q, max_seqlen_k: longest of each.
         slot_mapping: [num_tokens], the KV-cache slot (block id * block size + offset) of every
             token.

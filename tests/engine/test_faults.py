@@ -907,7 +907,7 @@ def test_exit_while_other_threads_wait_for_their_turn(path, runs_ahead):
             thread = threading.Thread(target=run, daemon=True)
             with llm.llm_engine.lock:  # as a thread has it in its step
                 thread.start()
-                assert wait_until(lambda llm=llm: llm.llm_engine.waiting, 10)
+                assert wait_until(lambda llm=llm: llm.llm_engine.waiting_threads, 10)
                 time.sleep(0.01)
                 llm.exit()
             thread.join(30)

@@ -1,5 +1,7 @@
 """Sampling: filters against their definitions and Hugging Face's warpers, draws against the softmax."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -150,6 +152,13 @@ def metadata_of(rows, temperature=1.0, seeds=None, positions=None, min_p=None, t
 
 # Quantiles at 1 - 1e-6 of the chi-square distribution, by degrees of freedom (from tables).
 CHI_SQUARE_LIMIT = {2: 27.6, 7: 40.5, 9: 44.8}
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(SamplingMetadata) if f.default is None])
+def test_every_optional_parameter_counts_as_a_filter(field):
+    """Who has none is sampled by the shortest way, which knows nothing but temperatures."""
+    plain = SamplingMetadata(torch.ones(1), torch.zeros(1), torch.zeros(1))
+    assert not plain.has_filters and dataclasses.replace(plain, **{field: torch.ones(1)}).has_filters
 
 
 def chi_square(counts, probabilities):
