@@ -19,4 +19,4 @@ from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
 __all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams"]
-__version__ = "0.1.0"
+__version__ = "1.0.0"

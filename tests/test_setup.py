@@ -1,5 +1,6 @@
 """The set-up files agree with each other, and nothing tracked belongs to one machine only."""
 
+import json
 import os
 import re
 import subprocess
@@ -201,10 +202,48 @@ def test_tests_that_ci_names_exist():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_files_that_readme_links_to_exist():
-    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", (ROOT / "README.md").read_text())
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+PAGES = ["README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "CHANGELOG.md", "exercises/README.md"]
+
+
+def anchors_of(page):
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    links = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+    targets = [(page.parent / path if path else page, anchor) for path, anchor in links]
+    assert [path for path, _ in targets if not path.exists()] == []
+    assert [anchor for path, anchor in targets if anchor and anchor not in anchors_of(path)] == []
+
+
+def test_the_readmes_chapters_are_the_notebooks():
+    readme, notebooks = (ROOT / "README.md").read_text(), sorted(ROOT.glob("notebooks/*.ipynb"))
+    rows = re.findall(r"^\| (\d\d) \| \[(.*)\]\((.*)\) \|.*\| \d+ \|$", readme, re.MULTILINE)
+    assert [path for _, _, path in rows] == [f"notebooks/{path.name}" for path in notebooks]
+    for number, title, path in rows:
+        first = json.loads((ROOT / path).read_text())["cells"][0]["source"]
+        assert "".join(first).startswith(f"# {int(number)} · {title}\n")
+
+
+def test_the_readmes_speed_is_what_was_measured():
+    measured = json.loads((ROOT / "nanovllm/viz/data/peers_h200.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    rows = [row for row in measured["rows"] if row["work"] in ("benchmark", "batch 1") and "ours" not in row["peer"]]
+    assert len(rows) == 4
+    for row in rows:
+        ratio = f"{row['ours'] / row['theirs']:.2f}"
+        assert f"| {row['ours']:,} | {row['theirs']:,} | {ratio} |" in readme
+    assert measured["date"] in readme and measured["commit"] in readme
+
+
+def test_the_changelog_begins_with_this_version():
+    import nanovllm
+
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == nanovllm.__version__
 
 
 def test_no_tracked_file_names_a_path_of_one_machine():
