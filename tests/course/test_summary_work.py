@@ -114,6 +114,7 @@ def test_an_exported_engine_of_right_answers_passes_our_quick_tests(workspace, t
     assert "passed" in said
 
 
+@pytest.mark.slow
 def test_tests_of_a_project_run_its_own_engine(workspace, tmp_path):
     exercise = manifest.get("ch04.num_blocks")
     workspace.write(exercise, "@property\ndef num_blocks(self):\n    return 77\n")

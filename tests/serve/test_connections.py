@@ -188,6 +188,7 @@ def test_half_open_sockets_delay_nobody(server):
         assert time.monotonic() - start < 3
 
 
+@pytest.mark.slow
 def test_requests_that_never_end_are_given_up(path, monkeypatch):
     from nanovllm.serve import server as module
 

@@ -96,6 +96,7 @@ def test_bundle_has_all_forms_and_stays_small(name, words):
     assert widget.caption(widget.still_steps()[0]) in data["text/plain"] or name == "Timeline"
 
 
+@pytest.mark.slow
 def test_a_long_run_stays_small_and_whole():
     config = Config("qwen3-tiny", max_model_len=512, kvcache_block_size=16, num_kvcache_blocks=64, device="cpu")
     rng = random.Random(0)
