@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..kit.manifest import MANIFEST, ROOT
 
-# Solutions; the mistakes that are recognized; what is tested with right answers; the guide, which names mistakes.
+# Solutions; the mistakes that are recognized; what is tested with right answers; the guide, which names mistakes;
+# lines that lead there go with it.
 LEFT_OUT = ("solutions/", "tests/wrong_answers/", "tests/course/", ".ci/", "INSTRUCTORS.md")
 LAST_HINT = re.compile(r"(^hints = \[\n(?:    .*\n){2})    .*\n", re.MULTILINE)
 KEPT = '    "This hint is with your instructor.",\n'
@@ -33,6 +34,9 @@ def release(folder: Path, root: Path = ROOT) -> int:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, target)
+    for page in (folder / name for name in names if name.endswith(".md")):
+        lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
+        page.write_text("".join(line for line in lines if "INSTRUCTORS.md" not in line), encoding="utf-8")
     manifest = folder / MANIFEST
     manifest.write_text(without_last_hints(manifest.read_text(encoding="utf-8")), encoding="utf-8")
     return len(names)

@@ -206,6 +206,8 @@ def released(tmp_path_factory):
 def test_a_release_has_no_answers(released):
     for name in ("solutions", "tests/wrong_answers", "tests/course", "INSTRUCTORS.md"):
         assert not (released / name).exists()
+    assert "[CONTRIBUTING.md]" in (released / "README.md").read_text()
+    assert [path for path in released.rglob("*.md") if "INSTRUCTORS.md" in path.read_text()] == []
     for entry in tomllib.loads((released / "exercises/exercises.toml").read_text())["exercise"]:
         assert entry["hints"][2] == "This hint is with your instructor."
         assert entry["hints"][:2] == list(EXERCISES[entry["id"]].hints[:2])
