@@ -156,6 +156,7 @@ class Motion {
     place.setAttribute("transform", `matrix(${a} 0 0 ${d} ${e - origin.x} ${f - origin.y})`);
     const copy = this.draw("g", { "data-ghost": key }, place);
     copy.innerHTML = own.innerHTML;
+    for (const part of copy.querySelectorAll("*")) for (const name in part.dataset) delete part.dataset[name];
     return copy;
   }
 }
