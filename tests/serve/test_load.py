@@ -31,9 +31,13 @@ def text_of(content):
 
 
 def test_many_clients_with_random_disconnects_get_what_generate_gives(path):
-    """Two hundred clients at once, some of whom leave."""
+    """Two hundred clients at once, some of whom leave.
+
+    Without packed weights: for these, oneDNN makes code for every number of rows, and keeps it. That ends at some
+    hundred rows, but in a test it looks like a leak.
+    """
     count = a_tenth(12000)
-    options = OPTIONS | {"max_num_seqs": 64, "num_kvcache_blocks": 1024}
+    options = OPTIONS | {"max_num_seqs": 64, "num_kvcache_blocks": 1024, "disabled_optimizations": ("packed_weights",)}
     params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
     with LLM(path, **options) as llm, Server(llm, max_waiting=1000) as server:
         expected = [output["text"] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
@@ -48,7 +52,7 @@ def test_many_clients_with_random_disconnects_get_what_generate_gives(path):
                 if patience == math.inf:
                     assert b" 200 OK" in response and text_of(response) == expected[i % 50]
                     first_tokens.append(first)
-                if i % 500 == 0:
+                if i % 100 == 0:
                     memory.append(psutil.Process().memory_info().rss)
 
         async def clients():
@@ -64,8 +68,8 @@ def test_many_clients_with_random_disconnects_get_what_generate_gives(path):
     p50, p99 = statistics.median(first_tokens), first_tokens[int(0.99 * len(first_tokens))]
     print(f"{count} requests in {seconds:.0f} s; time to first token: p50 {p50:.2f} s, p99 {p99:.2f} s")
     print(f"memory, in MB: {[round(size / 2**20) for size in memory]}")
-    if len(memory) > 4:
-        assert memory[-1] - memory[1] < 64 * 2**20
+    later = memory[len(memory) // 3 :]
+    assert later[-1] - later[0] < 16 * 2**20
 
 
 def random_json(draws, depth=0):
