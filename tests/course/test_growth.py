@@ -313,6 +313,19 @@ def test_the_staircase_keeps_its_steps(short_work, workspace):
     assert all(step["naive"] > 0 for step in second.steps.values())
 
 
+def test_a_step_names_the_loop_it_was_timed_beside():
+    """The computer may be slower in one chapter than in another: then two speeds of other days say nothing."""
+    steps = {
+        "02": {"naive": 30.0, "engine": 105.0, "functions": 0},
+        "03": {"naive": 10.0, "engine": 31.0, "functions": 2},
+    }
+    shown = staircase.Staircase(steps)
+    said = [words for _, words, _ in shown.rows()[1:]]
+    assert said[0].startswith("3.5x: 105 tokens/s, the loop 30;")
+    assert said[1] == "3.1x: 31 tokens/s, the loop 10; 2 functions of yours in it"
+    assert "table-layout:auto" in shown._repr_html_()  # or JupyterLab hides the first column
+
+
 def test_only_what_has_passed_is_measured(short_work, workspace):
     broken = "def num_blocks(self):\n    raise RuntimeError\n"
     workspace.write(EXERCISES["ch04.num_blocks"], "@property\n" + broken)
