@@ -100,7 +100,7 @@ class FirstLook(_TraceWidget):
             if not now and seq["arrive"] >= step:
                 continue
             old = state_before(self.trace, step)["seqs"].get(seq_id, {"len": len(seq["prompt_ids"])})
-            with picture.group(f"request {name}", key=name, owners=name, row=name):
+            with picture.group(f"request {name}", focusable=True, key=name, owners=name, row=name):
                 badge(picture, 0, y, name, color_of(n))
             with picture.group(key=f"{name}:status"):
                 picture.text(28, y + 14, now["status"].lower() if now else "done", SMALL)
@@ -134,7 +134,8 @@ class FirstLook(_TraceWidget):
             x, y = block_id % PER_ROW * (SIDE + 22), 22 + block_id // PER_ROW * 46.0
             names = [name_of(self.trace, seq_id) for seq_id in named.get(block_id, [])]
             is_kept = not names and str(block_id) in state["hash"]
-            with picture.group(f"block {block_id}", key=block_id, block=block_id, owners=" ".join(names) or "-"):
+            data = {"key": block_id, "block": block_id, "owners": " ".join(names) or "-"}
+            with picture.group(f"block {block_id}", focusable=True, **data):
                 block(picture, x, y + 16, SIDE, [(FREE if is_kept else Style(), self.trace["config"]["block_size"])])
             with picture.group(key=f"{block_id}:owners"):
                 picture.text(x, y + 12, f"#{block_id} " + (" and ".join(names) or "free"), SMALL, bold=len(names) > 1)
