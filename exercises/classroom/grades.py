@@ -159,7 +159,8 @@ def _end_all(mark: str) -> None:
 def report_of(result: checks.Result) -> dict[str, Any]:
     """A result as plain values: id, status, mistake, what it is about in one line, and the words that learners read."""
     message = repr(Message(result.title, result.rows(), result.status))
-    about = result.diagnosis or (result.finding.what if result.finding else result.summary)
+    finding = result.finding
+    about = result.diagnosis or ([finding.what, *finding.error][-1] if finding else result.summary)
     names = {"id": result.exercise.id, "status": result.status, "mistake": result.mistake, "about": about}
     return names | {"feedback": message if result.status != "todo" else ""}
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from exercises.classroom import demo, grades, release, reports, submissions
-from exercises.kit import checks, manifest, source, stubs
+from exercises.kit import checks, grading, manifest, source, stubs
 from exercises.kit.manifest import ROOT
 from exercises.kit.workspace import FOLDER_VARIABLE, Workspace, join
 
@@ -191,6 +191,13 @@ def test_a_class_gets_a_table_pages_and_what_most_got_wrong(solved, tmp_path):
     assert re.search(r"\*\*ch05\.compute_hash\*\*, 2 times", summary) and "* empty:" in summary
     suites = ElementTree.parse(tmp_path / "grades" / "junit.xml").getroot()
     assert {suite.get("name"): suite.get("failures") for suite in suites}["student3"] == "1"
+
+
+def test_the_summary_of_an_error_says_which():
+    error = ("in deallocate", "AttributeError: 'OrderedDict' object has no attribute 'append'")
+    finding = grading.Finding("case", "story", ("step",), "an error", error=error)
+    report = grades.report_of(checks.Result(EXERCISES["ch05.deallocate"], "failed", "not right", finding))
+    assert report["about"] == error[-1]
 
 
 # What a class that is graded gets.

@@ -1407,14 +1407,14 @@ def all_end_in_one_step(engine, check):
 
 @case("ch06.postprocess")
 def another_rule_says_when_it_is_over(engine, check):
-    """Here finish_reason has another rule: token 9 ends an answer, and nothing else does. A wants two tokens."""
+    """Here finish_reason has another rule: token 9 ends an answer with "error", and nothing else does. A wants two."""
     desk = Desk(engine, check)
     desk.add(5, max_tokens=2)
-    desk.scheduler.finish_reason = lambda seq: "by token 9" if seq.last_token == 9 else None
+    desk.scheduler.finish_reason = lambda seq: "error" if seq.last_token == 9 else None
     for token_id, queues in ((7, "running A"), (EOS, "running A"), (8, "running A"), (9, "running ")):
         step(desk, token_id)
         check.equal(f"the queues after token {token_id}", desk.queues(), f"waiting , {queues}")
-    check.equal("how A ended", (desk.seqs[0].is_finished, desk.seqs[0].finish_reason), (True, "by token 9"))
+    check.equal("how A ended", (desk.seqs[0].is_finished, desk.seqs[0].finish_reason), (True, "error"))
     check.equal("generated tokens of A", list(desk.seqs[0].completion_token_ids), [7, EOS, 8, 9])
 
 
