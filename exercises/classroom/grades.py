@@ -3,11 +3,14 @@
 A submission's answers are checked one by one by a worker, a process of its own, and each of them runs in yet another
 one, with limits of time and memory (`kit.runner`). What a worker has found out is in a file, line by line: should an
 answer bring the worker down, the next one goes on behind that answer. All processes of a submission inherit a mark in
-their environment; those that are left behind are ended by it. This keeps accidents apart; it is no sandbox against
-somebody who means harm.
+their environment; those that are left behind are ended by it. A line is signed with a key that only the worker gets,
+so nothing that an answer writes into such a file counts. This keeps accidents apart; it is no sandbox against somebody
+who means harm.
 """
 
 import contextlib
+import hmac
+import itertools
 import json
 import os
 import subprocess
@@ -116,30 +119,40 @@ def _work(folder: Path, exercise_ids: list[str], stopped: threading.Event) -> li
     """What a worker has found out about some answers before it ended, or was ended."""
     found, log, mark = folder / "found.jsonl", folder / "log.txt", uuid.uuid4().hex
     found.write_bytes(b"")
+    key = uuid.uuid4().hex
     variables = {FOLDER_VARIABLE: str(folder / "exercises"), MARK: mark, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", __name__, str(found), *exercise_ids]
-    # No pipes: what an answer leaves behind would hold their other ends.
+    # No pipes for what is written: what an answer leaves behind would hold their other ends.
     with log.open("w") as errors:
-        files: Any = {"stdin": subprocess.DEVNULL, "stdout": errors, "stderr": errors}
+        files: Any = {"stdin": subprocess.PIPE, "stdout": errors, "stderr": errors}
         # A session of its own: an answer that kills all around it does not reach this process.
         process = subprocess.Popen(command, env=os.environ | variables, cwd=folder, start_new_session=True, **files)
+        stdin: Any = process.stdin
+        with contextlib.suppress(OSError), stdin:  # it may have ended already
+            stdin.write(key.encode())
         end = time.monotonic() + SECONDS + SECONDS_EACH * len(exercise_ids)
         while process.poll() is None and time.monotonic() < end and not stopped.wait(0.1):
             pass
         _end_all(mark)
         process.wait()
-    reports = _read(found)
+    reports = _read(found, key)
     if not reports and not stopped.is_set():
         raise RuntimeError(f"the checks do not work here:\n{log.read_text(errors='replace')[-2000:]}")
     return reports[1:]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    reports = []
+def _read(path: Path, key: str) -> list[dict[str, Any]]:
+    """The lines that the worker wrote, in its order; all others are passed over."""
+    reports: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError):  # the last may have been cut off
-            reports.append(json.loads(line))
-    return [report for report in reports if isinstance(report, dict)]
+        signature, _, text = line.partition(" ")
+        if hmac.compare_digest(signature.encode(), _signature(key, len(reports), text).encode()):
+            reports.append(json.loads(text))
+    return reports
+
+
+def _signature(key: str, number: int, text: str) -> str:
+    return hmac.new(key.encode(), f"{number} {text}".encode(), "sha256").hexdigest()
 
 
 def _end_all(mark: str) -> None:
@@ -167,11 +180,13 @@ def report_of(result: checks.Result) -> dict[str, Any]:
 
 def worker(path: str, exercise_ids: list[str]) -> None:
     """Check the answers of the workspace that the environment names, and write a line for each."""
-    workspace, passed = Workspace(), []
+    workspace, passed, numbers, key = Workspace(), [], itertools.count(), sys.stdin.read()
     with open(path, "a", encoding="utf-8") as found:
 
         def say(report: dict[str, Any]) -> None:
-            print(json.dumps(report), file=found, flush=True)
+            text = json.dumps(report)
+            # A line of its own, also behind one that something else left without an end.
+            print(f"\n{_signature(key, next(numbers), text)} {text}", file=found, flush=True)
 
         say({"is_ready": True})
         for exercise_id in exercise_ids:

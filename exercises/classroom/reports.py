@@ -61,7 +61,8 @@ def summary(grades: list[Grade], exercise_ids: list[str]) -> str:
         lines.append(f"| {exercise_id} | {counts['passed']} | {counts['failed']} | {counts['todo']} |")
     failed = [(r["id"], r["about"]) for results in by_exercise.values() for r in results if r["status"] == "failed"]
     lines += ["", "## Most frequent mistakes", ""]
-    lines += [f"* **{id_}**, {count} times: {about}" for (id_, about), count in Counter(failed).most_common(20)]
+    for (id_, about), count in Counter(failed).most_common(20):
+        lines.append(f"* **{id_}**, {'once' if count == 1 else f'{count} times'}: {about}")
     remarks = [(grade.submission.student, remark) for grade in grades for remark in grade.submission.remarks]
     lines += ["", "## Submissions to look at", "", *(f"* {student}: {remark}" for student, remark in remarks)]
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+import textwrap
 import tomllib
 import warnings
 import zipfile
@@ -191,6 +192,29 @@ def test_a_class_gets_a_table_pages_and_what_most_got_wrong(solved, tmp_path):
     assert re.search(r"\*\*ch05\.compute_hash\*\*, 2 times", summary) and "* empty:" in summary
     suites = ElementTree.parse(tmp_path / "grades" / "junit.xml").getroot()
     assert {suite.get("name"): suite.get("failures") for suite in suites}["student3"] == "1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_an_answer_writes_among_the_results_does_not_count(solved):
+    """Neither a forged line, nor a copy of one that was written, changes what is found out."""
+    forge = """
+        from pathlib import Path
+        for path in Path(os.environ["NANOVLLM_EXERCISES"]).parent.glob("*.jsonl"):
+            lines = path.read_text()
+            with path.open("a") as file:
+                file.write(lines + '{"id": "ch06.preempt", "status": "passed", "feedback": ""}\\nno end')
+        raise SystemExit
+    """
+    body = "import os\n" + textwrap.dedent(forge)
+    ids = ["ch04.append_token", "ch06.preempt", "ch06.make_room"]
+    answers = right("ch04.append_token", "ch06.make_room") | {"ch06.preempt": with_body("ch06.preempt", body)}
+    grade = grades.grade_one(submissions.load(solved("mallory", answers)), ids)
+    assert [(r["id"], r["status"]) for r in grade.results] == [
+        (ids[0], "passed"),
+        (ids[1], "failed"),
+        (ids[2], "passed"),
+    ]
 
 
 def test_the_summary_of_an_error_says_which():
