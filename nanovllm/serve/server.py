@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import secrets
 import signal
 import socket
@@ -19,7 +18,6 @@ from fastapi.security import HTTPBasic, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..llm import LLM
 from .answers import Answer
@@ -34,14 +32,6 @@ PAGE = files(__package__) / "chat.html"
 # Where clients show the key; browsers do so as a password.
 Bearer = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 Basic = Annotated[Any, Depends(HTTPBasic(auto_error=False))]
-
-
-class Connection(H11Protocol):
-    """Of one client."""
-
-    def send_400_response(self, msg: str) -> None:
-        """Tell in OpenAI's form that it speaks no HTTP (the content type still says text)."""
-        super().send_400_response(json.dumps(ApiError(400, msg).content))
 
 
 class Server:
@@ -73,7 +63,7 @@ class Server:
         self.max_requests = llm.config.max_num_seqs + max_waiting
         self.socket = socket.create_server((host, port), backlog=2048)
         self.url = f"http://{host}:{self.socket.getsockname()[1]}"
-        how: dict[str, Any] = {"http": Connection, "ws": "none", "loop": "asyncio"}
+        how: dict[str, Any] = {"http": "h11", "ws": "none", "loop": "asyncio"}
         how |= {"log_level": "warning", "timeout_graceful_shutdown": drain_seconds + 5}
         how |= {"callback_notify": self._drop_slow, "timeout_notify": SLOW_SECONDS}
         self.uvicorn = uvicorn.Server(uvicorn.Config(self._make_app(), **how))
