@@ -1,7 +1,8 @@
-"""The course as a class gets it that is graded: without solutions, wrong and right answers, and third hints.
+"""The course as a class gets it that is graded: without solutions and their reasons, other answers, and third hints.
 
 The engine itself stays as readable as it is: it is what the course is about, and a learner's engine needs it for the
-functions that are not theirs yet. Who wants to copy from it can; the guide for instructors says what to make of that.
+functions that are not theirs yet. `kit/labs.py` stays as well, since notebooks run on it. Who wants to copy from them
+can; the guide for instructors says what to make of that.
 """
 
 import re
@@ -16,6 +17,7 @@ from ..kit.manifest import MANIFEST, ROOT
 LEFT_OUT = ("solutions/", "tests/wrong_answers/", "tests/course/", ".ci/", "INSTRUCTORS.md")
 LAST_HINT = re.compile(r"(^hints = \[\n(?:    .*\n){2})    .*\n", re.MULTILINE)
 KEPT = '    "This hint is with your instructor.",\n'
+WHY = re.compile(r'^why = """\n.*?"""$', re.MULTILINE | re.DOTALL)
 
 
 def release(folder: Path, root: Path = ROOT) -> int:
@@ -43,5 +45,5 @@ def release(folder: Path, root: Path = ROOT) -> int:
 
 
 def without_last_hints(text: str) -> str:
-    """The manifest, with the last of three hints replaced everywhere."""
-    return LAST_HINT.sub(rf"\g<1>{KEPT}", text)
+    """The manifest, with the last of three hints and the reasons of solutions replaced everywhere."""
+    return WHY.sub('why = "The reason is with your instructor."', LAST_HINT.sub(rf"\g<1>{KEPT}", text))

@@ -114,7 +114,7 @@ def hint(exercise_id: str) -> Message:
     shown = min(3, workspace.known(exercise).get("hints", 0) + 1)
     workspace.note(exercise, hints=shown)
     rows = [(f"hint {i + 1}", exercise.hints[i]) for i in range(shown)]
-    if shown == 3:
+    if shown == 3 and SOLUTIONS.is_dir():
         rows.append(("next", f'That was the last one. solution("{exercise_id}") shows our answer.'))
     return Message(f"{exercise.id}  {exercise.title}", rows)
 
@@ -128,7 +128,7 @@ def solution(exercise_id: str, now: bool = False) -> Message:
     """
     workspace, exercise = Workspace(), manifest.get(exercise_id)
     if not SOLUTIONS.is_dir():
-        return Message(f"{exercise.id}  The solutions of this copy of the course are with your instructor")
+        return Message(f"{exercise.id}  The solution is closed", [("", "It is with your instructor.")])
     known, answer = workspace.known(exercise), workspace.answer(exercise)
     has_passed = known.get("status") == "passed" and known.get("checked") == checks.fingerprint(answer)
     if not (now or has_passed or known.get("hints", 0) >= 3):

@@ -242,6 +242,7 @@ def test_a_release_has_no_answers(released):
     for entry in tomllib.loads((released / "exercises/exercises.toml").read_text())["exercise"]:
         assert entry["hints"][2] == "This hint is with your instructor."
         assert entry["hints"][:2] == list(EXERCISES[entry["id"]].hints[:2])
+        assert entry["why"] == "The reason is with your instructor."
 
 
 @pytest.mark.slow
@@ -258,7 +259,8 @@ def test_a_release_can_be_worked_with(released):
     variables["PYTHONPATH"] = str(released)
     result = subprocess.run([sys.executable, "-c", code], cwd=released, env=variables, capture_output=True, text=True)
     assert "ch04.block" in result.stdout and ": passed" in result.stdout, result.stderr
-    assert "with your instructor" in result.stdout
+    assert "The solution is closed" in result.stdout and "shows our answer" not in result.stdout
+    assert "This hint is with your instructor" in result.stdout
 
 
 # In front of a class.
