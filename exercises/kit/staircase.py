@@ -47,13 +47,10 @@ class Staircase:
         rows = [("the naive loop", f"{naive:,.0f} tokens/s", 1.0)]
         for chapter, step in self.steps.items():
             if step.get("engine"):
-                times = step["engine"] / step["naive"]
-                count = step["functions"]
-                theirs = (
-                    f"{count} function{'s' * (count != 1)} of yours in it" if count else "nothing of it is yours yet"
-                )
+                times, count = step["engine"] / step["naive"], step["functions"]
+                own = f"{count} function{'s' * (count != 1)} of yours in it" if count else "nothing of it is yours yet"
                 speeds = f"{step['engine']:,.0f} tokens/s, the loop {step['naive']:,.0f}"
-                rows.append((f"after {chapter}", f"{times:.1f}x: {speeds}; {theirs}", times))
+                rows.append((f"after {chapter}", f"{times:.1f}x: {speeds}; {own}", times))
         return rows
 
     def __repr__(self) -> str:
@@ -74,8 +71,8 @@ class Staircase:
             for name, said, times in rows
         )
         # JupyterLab gives all tables a fixed layout, in which the wide column would cover the names.
-        style = "table-layout:auto;width:100%;font-size:1em"
-        return f"<div><b>Your engine.</b> {HEAD}<table style='{style}'>{body}</table></div>"
+        table = f"<table style='table-layout:auto;width:100%;font-size:1em'>{body}</table>"
+        return f"<div><b>Your engine.</b> {HEAD}{table}</div>"
 
 
 def staircase(chapter: str = "") -> Staircase | str:
