@@ -196,6 +196,7 @@ def test_the_readmes_five_lines_run():
     assert len(result.stdout.split()) > 40  # two stories of at most 80 tokens
 
 
+@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="a release for a class has no .ci")
 def test_tests_that_ci_names_exist():
     named = re.findall(r"\btests/[\w./]+", (ROOT / ".ci" / "run").read_text())
     assert {"tests/engine", "tests/e2e"} <= set(named)

@@ -405,7 +405,8 @@ def the_first_token(engine, check):
     """A prompt of three tokens has been computed. The model's first token is 50."""
     seq = make(engine, [10, 11, 12], num_cached_tokens=3, block_table=[2])
     errors = {
-        "AttributeError": "An attribute was used that is not there or cannot be set. num_blocks is a property.",
+        "AttributeError": "An attribute was used that is not there or cannot be set. What follows from others, such as "
+        "num_completion_tokens, is a property: nobody sets it.",
         "TypeError": "token_id is a single number, no list: + and extend take a list, append takes the number.",
     }
     check.step("append_token(50)", says=errors)
