@@ -40,10 +40,10 @@ def release(folder: Path, root: Path = ROOT) -> int:
         lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
         page.write_text("".join(line for line in lines if "INSTRUCTORS.md" not in line), encoding="utf-8")
     manifest = folder / MANIFEST
-    manifest.write_text(without_last_hints(manifest.read_text(encoding="utf-8")), encoding="utf-8")
+    manifest.write_text(without_answers(manifest.read_text(encoding="utf-8")), encoding="utf-8")
     return len(names)
 
 
-def without_last_hints(text: str) -> str:
+def without_answers(text: str) -> str:
     """The manifest, with the last of three hints and the reasons of solutions replaced everywhere."""
     return WHY.sub('why = "The reason is with your instructor."', LAST_HINT.sub(rf"\g<1>{KEPT}", text))
