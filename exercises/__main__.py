@@ -2,9 +2,11 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from . import classroom
 
+SOURCES = Path(__file__).parents[1] / "notebooks" / "src"  # a release for a class has none
 DESCRIPTION = """\
 The exercises of the nanovllm course. Without a command: what there is to do, and how far you are.
 
@@ -40,6 +42,13 @@ def _parser() -> argparse.ArgumentParser:
         " your answers in them. To get a new version with git: git stash, git pull, then this command; answers that"
         " were checked once are known even without the files.",
     )
+    if SOURCES.is_dir():
+        _add_sync(commands)
+    classroom.add_parsers(commands)
+    return parser
+
+
+def _add_sync(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     sync = commands.add_parser(
         "sync",
         help="derive stubs, solutions and notebooks (for authors)",
@@ -47,18 +56,12 @@ def _parser() -> argparse.ArgumentParser:
         " notebooks/src/*.py. A notebook whose code did not change keeps its outputs; the others are run. What was"
         " edited by hand is never overwritten.",
     )
-    sync.add_argument(
-        "chapter",
-        nargs="*",
-        help='only notebooks whose file name starts like this, for example "01" (default: all)',
-    )
+    text = 'only notebooks whose file name starts like this, for example "01" (default: all)'
+    sync.add_argument("chapter", nargs="*", help=text)
     how = sync.add_mutually_exclusive_group()
-    how.add_argument(
-        "--check", action="store_true", help="change nothing; fail with a diff if something is out of step"
-    )
+    text = "change nothing; fail with a diff if something is out of step"
+    how.add_argument("--check", action="store_true", help=text)
     how.add_argument("--run", action="store_true", help="run every notebook again, for fresh outputs")
-    classroom.add_parsers(commands)
-    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,9 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "sync":
             return _sync(options)
         if options.command in classroom.COMMANDS:
-            from .classroom import commands
-
-            return commands.run(options)
+            return classroom.run(options)
         from .kit import terminal  # imports rich and the engine's helpers: too slow before the arguments are right
 
         return terminal.run(options)

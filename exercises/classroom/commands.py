@@ -1,4 +1,4 @@
-"""The commands of ``python -m exercises`` that a class needs: submit, grade, release."""
+"""The commands of ``python -m exercises`` for instructors: grade, release."""
 
 import argparse
 
@@ -9,45 +9,37 @@ from ..kit import manifest
 from . import grades, release, reports, submissions
 
 
-def run(options: argparse.Namespace, console: Console | None = None) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run a command; returns the exit status."""
-    console = console or Console()
-    try:
-        return COMMANDS[options.command](options, console)
-    except (OSError, RuntimeError, KeyError) as error:
-        console.print(str(error.args[0] if isinstance(error, KeyError) else error), style="red", highlight=False)
-        return 1
-
-
-def _submit(options: argparse.Namespace, console: Console) -> int:
-    names = submissions.pack(options.zip)
-    console.print(f"{options.zip} has your {len(names)} files of answers, {names[0]} to {names[-1]}.", highlight=False)
-    return 0
+    console = Console(highlight=False, markup=False)
+    return _grade(options, console) if options.command == "grade" else _release(options, console)
 
 
 def _grade(options: argparse.Namespace, console: Console) -> int:
     wanted = options.only or [exercise.id for exercise in manifest.load().values() if exercise.kind != "open"]
     ids = [exercise.id for exercise in manifest.select(wanted)]
-    found = submissions.find(options.submissions)
+    if options.out.is_file() or (options.out.is_dir() and any(options.out.iterdir())):  # pages of another class
+        raise FileExistsError(f"{options.out} is there already, and not empty: name a new folder with --out")
+    found, others = submissions.find(options.submissions)
+    remarks = [f"{name}: neither a zip nor a folder, so not graded" for name in others]
     with Progress(console=console) as progress:
         task = progress.add_task(f"{len(found)} submissions", total=len(found))
 
         def show(grade: grades.Grade) -> None:
+            notes = f"  ({'; '.join(grade.submission.remarks)})" if grade.submission.remarks else ""
             numbers = f"{grade.num_passed} of {len(ids)}, {grade.seconds:.0f} s"
-            remarks = f"  ({'; '.join(grade.submission.remarks)})" if grade.submission.remarks else ""
-            progress.console.print(f"{grade.submission.student}: {numbers}{remarks}", highlight=False, markup=False)
+            console.print(f"{grade.submission.student}: {numbers}{notes}")
             progress.advance(task)
 
         graded = grades.grade_class(found, ids, options.jobs, show)
-    for path in reports.write(graded, ids, options.out):
-        console.print(f"written: {path}", highlight=False)
-    return 0
+    done = {grade.submission.student for grade in graded}
+    remarks += [f"{one.student}: not graded, because grading was stopped" for one in found if one.student not in done]
+    lines = [f"written: {path}" for path in reports.write(graded, ids, options.out, remarks)]
+    console.print(*remarks, *lines, f"{len(done)} of {len(found)} submissions are graded.", sep="\n")
+    return 0 if len(done) == len(found) else 130
 
 
 def _release(options: argparse.Namespace, console: Console) -> int:
-    number = release.release(options.folder)
-    console.print(f"{options.folder} has {number} files, and no solutions.", highlight=False)
+    number, remarks = release.release(options.folder)
+    console.print(f"{options.folder} has {number} files, and no solutions.", *remarks, sep="\n")
     return 0
-
-
-COMMANDS = {"submit": _submit, "grade": _grade, "release": _release}

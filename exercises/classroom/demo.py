@@ -11,12 +11,15 @@ from pathlib import Path
 
 from ..kit import actions, checks, manifest, source, stubs
 from ..kit.assemble import Mine
+from ..kit.manifest import Exercise
 from ..kit.report import Message, shell
 from ..kit.workspace import FOLDER_VARIABLE, Workspace
 
 # The colors are those of the notebook's theme; pages without one show the code plain.
 CODE = "<pre class='highlight' style='font-size:1.3em;line-height:1.45;margin:0.3em 0;background:none'>{}</pre>"
 FOLDED = "<details style='margin:0.4em 0'><summary>What a learner is told</summary><p>{}</p></details>"
+_folders: dict[str, tempfile.TemporaryDirectory[str]] = {}  # of demonstrations; they go when the kernel ends
+_typed: set[str] = set()
 
 
 def at(chapter: str) -> Message:
@@ -29,7 +32,9 @@ def at(chapter: str) -> Message:
     if chapter not in {exercise.chapter for exercise in exercises}:
         names = [exercise.chapter for exercise in exercises]
         return Message(f"there is no chapter {chapter!r}; they are {names[0]} to {names[-1]}", kind="failed")
-    workspace = Workspace(Path(tempfile.mkdtemp(prefix="demonstration-")))
+    temporary = tempfile.TemporaryDirectory(prefix="demonstration-")
+    _folders[temporary.name] = temporary
+    workspace = Workspace(Path(temporary.name))
     stubs.write_stubs(workspace.folder)
     before = [exercise for exercise in exercises if exercise.chapter < chapter]
     for exercise in before:
@@ -42,6 +47,19 @@ def at(chapter: str) -> Message:
     return Message(f"At {chapter}: {len(before)} exercises are solved", [("", text)], "passed", picture=engine)
 
 
+def _in_use(exercise_id: str) -> tuple[Exercise, Workspace]:
+    """An exercise, and the folder of a demonstration that has begun.
+
+    Raises:
+        KeyError: there is no such exercise, or the answers in use are the instructor's own.
+    """
+    exercise, workspace = manifest.get(exercise_id), Workspace()
+    if str(workspace.folder) not in _folders:
+        raise KeyError(f'begin with demo.at("{exercise.chapter}"): this would be written over your own answers')
+    return exercise, workspace
+
+
+@actions.guarded
 def type(exercise_id: str, seconds: float = 0.6) -> None:
     """Show our solution line by line, and put it in the place of an answer; `check(id)` is the next cell then.
 
@@ -50,14 +68,16 @@ def type(exercise_id: str, seconds: float = 0.6) -> None:
     Args:
         seconds: between two lines where they come by themselves: in a terminal, and with the space bar.
     """
-    exercise, workspace = manifest.get(exercise_id), Workspace()
+    exercise, workspace = _in_use(exercise_id)
     code = exercise.reference()
     workspace.back_up(exercise)
     workspace.write(exercise, code)
     lines = source.without_docstring(code).splitlines()
     if hasattr(shell(), "kernel"):
         _step_through(f"{exercise_id}: {exercise.title}", lines, seconds)
-        shell().set_next_input(f'check("{exercise_id}")')
+        if exercise_id not in _typed:  # else the cell is there already
+            shell().set_next_input(f'check("{exercise_id}")')
+        _typed.add(exercise_id)
         return
     for line in lines:
         print(line, flush=True)
@@ -84,6 +104,7 @@ def colored(lines: list[str]) -> str:
     return CODE.format(highlight("\n".join(lines), lexer, formatter))
 
 
+@actions.guarded
 def break_(exercise_id: str, mistake: str | int = "") -> Message:
     """Put a known mistake in the place of an answer, and check it, for the class to find; `reset(id)` takes it out.
 
@@ -92,12 +113,15 @@ def break_(exercise_id: str, mistake: str | int = "") -> Message:
     Args:
         mistake: its name, or its number, which tells the class nothing; without one, all of them are shown.
     """
-    exercise, workspace = manifest.get(exercise_id), Workspace()
-    bank = checks.wrong_answers(exercise)
-    wrong = next((wrong for i, wrong in enumerate(bank, start=1) if mistake in (i, wrong.name)), None)
-    if wrong is None:
-        title = f"{exercise_id}: its known mistakes" if mistake == "" else f"{exercise_id} has no mistake {mistake!r}"
-        return Message(title, [(f"{i}  {wrong.name}", wrong.diagnosis) for i, wrong in enumerate(bank, start=1)])
+    bank = dict(enumerate(checks.wrong_answers(manifest.get(exercise_id)), start=1))
+    if mistake == "":
+        rows = [(f"{i}  {wrong.name}", wrong.diagnosis) for i, wrong in bank.items()]
+        return Message(f"{exercise_id} has {len(bank)} known mistakes", rows)
+    wrong = next((wrong for i, wrong in bank.items() if mistake in (i, wrong.name)), None)
+    if wrong is None:  # no more than that, on a screen that the class sees
+        there = f"numbers from 1 to {len(bank)}" if bank else "an open exercise has none"
+        raise KeyError(f"{exercise_id} has no mistake {mistake!r}: {there}")
+    exercise, workspace = _in_use(exercise_id)
     workspace.back_up(exercise)
     workspace.write(exercise, wrong.first.text)
     message = actions.describe(checks.check(exercise_id, workspace))

@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 
 from ..kit import checks, manifest
+from ..kit.assemble import PACKAGES_VARIABLE
 from ..kit.manifest import ROOT
 from ..kit.report import Message
 from ..kit.workspace import FOLDER_VARIABLE, Workspace
@@ -67,28 +68,31 @@ def grade_class(
     jobs: int | None = None,
     on_grade: Callable[[Grade], Any] = lambda grade: None,
 ) -> list[Grade]:
-    """Grade all submissions.
+    """Grade all submissions; after Ctrl-C the grades are those that are finished.
 
     Args:
         exercise_ids: what is graded, in the order of the course.
         jobs: how many at a time; as many as there are cores if None.
         on_grade: called with each grade as soon as it is there, in threads of this process.
     """
+    stopped, finished = threading.Event(), {}
 
-    stopped = threading.Event()
-
-    def work(submission: Submission) -> Grade:
+    def work(number: int, submission: Submission) -> None:
         grade = grade_one(submission, exercise_ids, stopped)
-        on_grade(grade)
-        return grade
+        if not stopped.is_set():
+            finished[number] = grade
+            on_grade(grade)
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         try:
-            return list(pool.map(work, submissions))
-        except BaseException:  # Ctrl-C, which the workers do not hear
+            for future in [pool.submit(work, *numbered) for numbered in enumerate(submissions)]:
+                future.result()
+        except BaseException as error:
             stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            pool.shutdown(cancel_futures=True)
+            if not isinstance(error, KeyboardInterrupt):  # which the workers do not hear
+                raise
+    return [finished[number] for number in sorted(finished)]
 
 
 def grade_one(submission: Submission, exercise_ids: list[str], stopped: threading.Event | None = None) -> Grade:
@@ -104,6 +108,7 @@ def grade_one(submission: Submission, exercise_ids: list[str], stopped: threadin
     start, grade, stopped = time.perf_counter(), Grade(submission), stopped or threading.Event()
     with tempfile.TemporaryDirectory() as name:
         submission.write(Path(name, "exercises"))
+        Path(name, "packages").mkdir()  # for its engines, which nobody needs when it is graded
         while (left := exercise_ids[len(grade.results) :]) and not stopped.is_set():
             reports = _work(Path(name), left, stopped)
             results = [report for report in reports if "id" in report]
@@ -120,7 +125,8 @@ def _work(folder: Path, exercise_ids: list[str], stopped: threading.Event) -> li
     found, log, mark = folder / "found.jsonl", folder / "log.txt", uuid.uuid4().hex
     found.write_bytes(b"")
     key = uuid.uuid4().hex
-    variables = {FOLDER_VARIABLE: str(folder / "exercises"), MARK: mark, "PYTHONPATH": str(ROOT)}
+    folders = {FOLDER_VARIABLE: str(folder / "exercises"), PACKAGES_VARIABLE: str(folder / "packages")}
+    variables = folders | {MARK: mark, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", __name__, str(found), *exercise_ids]
     # No pipes for what is written: what an answer leaves behind would hold their other ends.
     with log.open("w") as errors:
@@ -170,11 +176,18 @@ def _end_all(mark: str) -> None:
 
 
 def report_of(result: checks.Result) -> dict[str, Any]:
-    """A result as plain values: id, status, mistake, what it is about in one line, and the words that learners read."""
+    """A result as plain values.
+
+    What it is about, and in which case, a line each; whether it is more than a wrong answer: it could not be read, did
+    not end, ended its process, or took too much; and the words that learners read.
+    """
     message = repr(Message(result.title, result.rows(), result.status))
-    finding = result.finding
-    about = result.diagnosis or ([finding.what, *finding.error][-1] if finding else result.summary)
-    names = {"id": result.exercise.id, "status": result.status, "mistake": result.mistake, "about": about}
+    about, case, is_strange = result.summary, "", result.status == "failed" and "plugged in" not in result.summary
+    if finding := result.finding:
+        about, case = [finding.what, *finding.error][-1], "" if result.mistake else finding.story
+        is_strange = any(line.startswith("MemoryError") for line in finding.error)
+    names = {"id": result.exercise.id, "status": result.status, "mistake": result.mistake, "is_strange": is_strange}
+    names |= {"about": " ".join((result.diagnosis or about).split()), "case": case}
     return names | {"feedback": message if result.status != "todo" else ""}
 
 

@@ -41,5 +41,13 @@ def test_its_minutes_are_those_of_the_readme():
     assert said == rows and len(rows) == 18
 
 
+def test_its_minutes_of_a_session_are_those_of_the_exercises_that_are_left():
+    said = dict(re.findall(r"\b(\d\d): (\d+)\b", GUIDE.split("**Two days.**")[0]))
+    left = [exercise for exercise in EXERCISES.values() if exercise.kind == ""]
+    minutes = {number: sum(e.minutes for e in left if e.chapter == f"ch{number}") for number in said}
+    assert {number: int(text) for number, text in said.items()} == minutes and len(said) == 10
+    assert max(minutes.values()) <= 60
+
+
 def test_it_is_short():
     assert len(GUIDE.split()) < 2500
