@@ -327,7 +327,8 @@ def choose_block_to_evict(self: Any) -> int:
     20,832 of them, a random one 17,356; at least 21,600 are asked for.
 
     It is called only when a block is free. It takes nothing itself and changes nothing of the pool,
-    but it may keep attributes of its own on the manager, which is new at the start of a run. After
+    but it may keep attributes of its own on the manager, which is new at the start of a run. What
+    was found or computed since the last call shows in `used_block_ids`: its blocks are there. After
     an error the engine calls `reset()`: then all blocks are free, nothing is cached, and content
     ids begin at 0 again.
 

@@ -160,7 +160,7 @@ def reveal(name: str, truth: Any) -> None:
     if prediction.guess is None:
         message = Message(it_is, [("", "You made no guess this time.")] if prediction.question else [])
     elif (guess := prediction.text(prediction.guess)) == right:
-        message = Message(f"You said {guess}, and so it is.", kind="passed")
+        message = Message(f"You said {f'“{guess}”' if is_choice else guess}, and so it is.", kind="passed")
     elif is_choice:
         message = Message(f"You said “{guess}”. {it_is}")
     else:

@@ -50,10 +50,11 @@ class Outcome:
     """What came of running a function elsewhere.
 
     Args:
-        kind: "returned", "raised" (a BaseException that the function itself did not handle), "timeout", "crashed".
+        kind: "returned", "raised" (a BaseException that the function itself did not handle), "timeout", "ended" (the
+            process, by its own doing), "crashed".
         value: what it returned.
         prints: what it printed.
-        where: for "timeout", the learner's line it was at; for "raised" and "crashed", what is known.
+        where: for "timeout", the learner's line it was at; for the others, what is known.
         seconds: how long it computed.
     """
 
@@ -148,7 +149,8 @@ def _wait(receiving: multiprocessing.connection.Connection, process: Any, limit:
             outcome = receiving.recv()
         except EOFError:
             process.join()
-            return Outcome("crashed", where=(f"the process ended by itself, with exit status {process.exitcode}",))
+            kind = "ended" if 0 <= process.exitcode < 256 else "crashed"  # by a signal, or, on Windows, a large number
+            return Outcome(kind, where=(f"the process ended by itself, with exit status {process.exitcode}",))
     return outcome
 
 

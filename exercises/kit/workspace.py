@@ -37,10 +37,15 @@ def read(path: Path) -> str:
     """The text of a learner's file; one that is not UTF-8 comes from an editor with an old default."""
     data = path.read_bytes()
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-16" if is_utf16(data) else "utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def is_utf16(data: bytes) -> bool:
+    """Whether an editor has saved a file so that Python cannot read it: null bytes are in no other text."""
+    return b"\0" in data
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,9 @@ def parse(exercise: Exercise, text: str, file: str = "", line: int = 1, top: str
         except SyntaxError as error:
             quoted = f"\n    {error.text.rstrip()}" if error.text else ""
             place = f"{answer.file}, line {first + (error.lineno or 1) - 1}"
+            below = source.find(trees[0], exercise.name) if trees else None  # what it cannot read is above it
+            if below is not None and source.is_stub(below):
+                return _with(answer, is_stub=True)
             return _with(answer, problem=f"Python cannot read it: {error.msg}, in {place}{quoted}")
     tree, above = trees
     functions = [node for node in tree.body if isinstance(node, source.Definition) and node.name == exercise.name]
@@ -216,9 +224,8 @@ def _lost_marker(exercise: Exercise, text: str) -> str:
     below = [i for i, line in enumerate(lines, start=1) if re.match(rf"def {exercise.name}\b", line)]
     if near:
         return f'the line "{marker}" is missing; write it in place of "{near[0]}", line {lines.index(near[0]) + 1}'
-    return (
-        f'the line "{marker}" is missing; write it above your "def {exercise.name}", line {below[0]}' if below else ""
-    )
+    said = f'the line "{marker}" is missing; write it above your "def {exercise.name}", line '
+    return f"{said}{below[0]}" if below else ""
 
 
 def _clash(answer: Answer, sections: dict[str, tuple[int, str]]) -> str | None:
@@ -276,6 +283,8 @@ class Workspace:
         lines = text.splitlines()
         first = next((i for i, line in enumerate(lines) if MARKER.match(line)), len(lines))
         answer = parse(exercise, section, file, line, "\n".join(lines[:first]))
+        if not answer.is_stub and path.is_file() and is_utf16(path.read_bytes()):
+            return _with(answer, problem=f"Python cannot read {file}: it is not UTF-8; save it as UTF-8")
         return _with(answer, problem=_clash(answer, sections)) if answer.is_usable else answer
 
     def answers(self) -> list[Answer]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .drawing import BORDER, SMALL, VERMILION, Drawing, color_of, fit, ink_on
-from .replay import COMPUTE, Moment, replay
+from .replay import Moment, replay
 from .shapes import EMPTY, FREE, ROW, SLOT_HEIGHT, LegendItem, Style, badge, block, tag
 from .timeline import REASONS, lane_legend
 from .trace import State, Trace, name_of, owners, state_before, tokens_of
@@ -21,6 +21,7 @@ PER_LINE = int((TABLES_WIDTH - STATUS) // BOX)
 HEAD = 20.0  # above the first row of everything
 MAX_SLOTS_WITH_TEXT = 4  # blocks larger than this show how full they are instead of their tokens
 MANY_BLOCKS = 24  # more are drawn small
+LOST = ("admit", "share", "append", "evict", "hash")  # events of a step whose interruption undoes them
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -42,22 +43,23 @@ def tell_step(trace: Trace, i: int) -> list[tuple[str, list[dict[str, Any]]]]:
     start = {"init": "Start: nothing has been computed yet", "prefill": "Prefill", "decode": "Decode"}[step["kind"]]
     if i and step["kind"] == "init":
         start = "A step was interrupted: the cache is empty, and whoever is left waits with the tokens it has"
+        step = step | {"events": [event for event in step["events"] if event["event"] not in LOST]}
     told: list[tuple[str, list[dict[str, Any]]]] = [(f"{start}: {work}" if work else start, [])]
     arrived, hashed = ([e for e in step["events"] if e["event"] == kind] for kind in ("arrive", "hash"))
     if arrived:
         names = ", ".join(name_of(trace, event["seq"]) for event in arrived)
         told.insert(0, (f"{names} {'arrive' if len(arrived) > 1 else 'arrives'}", arrived))
-    told += [*_tell_blocks(trace, step), *_tell_rest(trace, step)]
+    number = {id(event): n for n, event in enumerate(step["events"])}
+    rest = [*_tell_blocks(trace, step), *_tell_rest(trace, step)]
+    told += sorted(rest, key=lambda sentence: min(number[id(event)] for event in sentence[1]))  # as it happened
     return [*told, (f"Full and hashed: {_blocks(hashed)}", hashed)] if hashed else told
 
 
 def sentence_of(trace: Trace, i: int, event: dict[str, Any]) -> str:
     """The sentence of `tell_step` that tells of an event, or of what was computed."""
-    is_work = event["event"] == COMPUTE
-    found = (
-        text for text, events in tell_step(trace, i) if any(e is event for e in events) or (is_work and not events)
-    )
-    return next(found, "")
+    told = tell_step(trace, i)
+    found = (text for text, events in told if any(e is event for e in events))
+    return next(found, next(text for text, events in told if not events))
 
 
 def _tokens(n: int) -> str:
@@ -445,16 +447,19 @@ def _draw_free(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout)
     after = trace["steps"][i]["after"]
     picture.text(0, y + 14, layout.name(i, QUEUES["free"]), bold=True)
     free, x = after["free"], 84.0
-    room = int((WIDTH - x - 148) // 38)
+    room = int((WIDTH - x - 46 - 102) // 38)
     with picture.group(f"free blocks, the next one first: {free}", free=" ".join(map(str, free))):
+        with picture.group(key="next"):
+            picture.text(x, y + 14, "next →" if free else "no block is free", SMALL)
+        x += 46
         for n, block_id in enumerate(free[:room]):
             with picture.group(f"block {block_id}: free", block=block_id, key=f"{block_id}:free"):
                 picture.rect(x, y, 36, 18, hatch=str(block_id) in after["hash"])
                 picture.text(x + 18, y + 13, f"#{block_id}", SMALL, anchor="middle", mono=True, bold=n == 0)
             x += 38
-        more = f"… and {len(free) - room} more, " if len(free) > room else ""
-        with picture.group(key="next"):
-            picture.text(x + 3, y + 14, f"{more}← next" if free else "no block is free", SMALL)
+        if len(free) > room:
+            with picture.group(key="more free"):
+                picture.text(x + 3, y + 14, f"… and {len(free) - room} more", SMALL)
 
 
 def _draw_names(picture: Drawing, trace: Trace, i: int, y: float, layout: Layout) -> None:

@@ -168,7 +168,7 @@ def _draw_marks(picture: Drawing, bar: dict[str, Any], x: float, y: float, width
             preempted(picture, x, y, width)
         elif kind == "finish":
             picture.text(x + width + 5, y + 15, "●", SMALL, anchor="middle")
-        elif width >= 9:
+        elif width >= 7:
             picture.text(middle, y + 15, LETTERS.get(reason, "r"), SMALL, anchor="middle", bold=True)
 
 
@@ -221,10 +221,11 @@ def draw_strips(trace: Trace, unit: str = "step", at: int | None = None) -> Draw
     queued = max(1.0, *(a + b for a, b in zip(rows["running"], rows["waiting"], strict=True)))
     most, budget = max(1.0, *rows["tokens"]), float(config["max_num_batched_tokens"])
     pool = float(config["num_blocks"])
+    tokens = (f"budget {budget:.0f}", budget) if budget <= 4 * most else (f"of {most:.0f}", most)
     plan: list[tuple[str, str, list[tuple[str, Style]], float]] = [
         ("Sequences", f"of {queued:.0f}", [("running", Style("#0072B2")), ("waiting", FREE)], queued),
         ("Blocks", f"of {pool:.0f}", [("used", Style("#009E73")), ("cached", FREE), ("free", Style())], pool),
-        ("Tokens", f"budget {budget:.0f}", [("tokens", Style("#E69F00"))], budget if budget <= 4 * most else most),
+        ("Tokens", tokens[0], [("tokens", Style("#E69F00"))], tokens[1]),
     ]
     picture = Drawing(WIDTH, len(plan) * (STRIP + 11) + 18, "queues, pool and token budget")
     playhead(picture, 0, picture.height - 18, None if at is None else (xs[at], xs[at + 1] - xs[at]))

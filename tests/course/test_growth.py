@@ -86,10 +86,10 @@ BLOCKS = ["block 0", "block 1", "block 2"]
 @pytest.mark.parametrize(
     ("picture", "guess", "truth", "says"),
     [
-        (Boxes(BLOCKS), "block 1", "block 1", "You said block 1, and so it is."),
+        (Boxes(BLOCKS), "block 1", "block 1", "You said “block 1”, and so it is."),
         (Boxes(BLOCKS), "block 0", "block 1", "You said “block 0”. The answer is “block 1”."),
         (Boxes(BLOCKS), None, "block 1", "You made no guess"),
-        (Boxes(BLOCKS, in_order=True), "block 2, block 1, block 0", BLOCKS[::-1], "block 0, and so it is."),
+        (Boxes(BLOCKS, in_order=True), "block 2, block 1, block 0", BLOCKS[::-1], "block 0”, and so it is."),
         (Boxes(BLOCKS, in_order=True), "block 0, block 1, block 2", BLOCKS[::-1], "The answer is “block 2, block 1"),
         (Bars("A", 100, unit="%"), 40, 23.4, "You said 40 %. It is 23.4 %."),
     ],
@@ -144,7 +144,10 @@ def in_a_notebook(monkeypatch):
 
 @pytest.mark.parametrize(
     ("exercise_id", "mistake", "differs"),
-    [("ch05.deallocate", "head_first", "the free blocks."), ("ch06.preempt", "always_the_newest", "running.")],
+    [
+        ("ch05.deallocate", "head_first", "the free blocks."),
+        pytest.param("ch06.preempt", "always_the_newest", "running.", marks=pytest.mark.slow),
+    ],
 )
 def test_a_failed_check_is_two_pools_in_a_notebook_and_words_elsewhere(
     workspace, monkeypatch, exercise_id, mistake, differs
@@ -166,6 +169,7 @@ def test_the_pool_of_a_case_is_the_right_one_with_our_function():
     assert [block[0] for block in expected["blocks"][:3]] == [1, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_case_without_a_pool_has_no_picture(monkeypatch):
     wrong = checks.wrong_answers(EXERCISES["ch05.compute_hash"])[0]
     result = checks.grade(wrong.first, engine=False)

@@ -65,7 +65,10 @@ def observe_num_blocks(check: Check, seq, expected: int, what: str = "num_blocks
         if value is None:
             return "None came back: the number has to be returned."
         if isinstance(value, float):
-            return f"A float came back, {value}. Blocks are whole, and an int is promised; // keeps integers integers."
+            return (
+                f"A float came back, {value}. Blocks are whole, and an int is promised: / and float() make a float of "
+                "any number, // of two integers is an integer."
+            )
         if not isinstance(value, int) or isinstance(value, bool):
             return f"A {type(value).__name__} came back; an int is promised."
         return wrong_count(seq, value, expected)
@@ -76,6 +79,29 @@ def observe_num_blocks(check: Check, seq, expected: int, what: str = "num_blocks
     }
     check.step(f"{count} tokens in blocks of {size}", says=errors)
     check.equal(what, Number(seq.num_blocks), Number(expected), says=says)
+
+
+def other_num_blocks(seq, count: int, table=()):
+    """What the property says of another sequence, with so many tokens and this block table."""
+    other = type(seq)(list(range(count)), block_size=seq.block_size, seq_id=8)
+    other.block_table = list(table)
+    return other.num_blocks
+
+
+def no_block(seq) -> str:
+    """What it means that 0 came out for fewer tokens than a block holds: other sequences tell."""
+    count, size = seq.num_tokens, seq.block_size
+    fact = f"0 came out, but {count} {'token needs' if count == 1 else 'tokens need'} a place, and so a block."
+    if not seq.block_table and [other_num_blocks(seq, count, table) for table in ([5], [5, 6])] == [1, 2]:
+        return f"{fact} 0 is how many physical blocks its table has; the question is how many its tokens need."
+    if size > 2 and other_num_blocks(seq, size - 1) == 1:
+        return f"{fact} For {size - 1} tokens you say 1. A block that is begun counts, however little is in it."
+    if size > 2 and (other_num_blocks(seq, size - 1), other_num_blocks(seq, size + 1)) == (0, 1):
+        return (
+            f"{fact} For {size - 1} tokens you say 0 as well, and for {size + 1} 1: as many as are full. The last one, "
+            "which is not, counts, too."
+        )
+    return fact
 
 
 def _blocks(count: int) -> str:
@@ -100,15 +126,14 @@ def wrong_count(seq, got: int, expected: int) -> str | None:
     if not seq.token_ids and got == 0:
         return "The list token_ids is empty in a worker; num_tokens still says how many tokens there are."
     if got == 0 and count < size:
-        return f"0 came out, but {count} {'token needs' if count == 1 else 'tokens need'} a place, and so a block."
+        return no_block(seq)
     if not seq.block_table and got == 0:
         return "0 came out. The question is how many blocks the tokens need, also while it has none and waits."
     if reasons:
         return f"{got} is how many physical blocks its table has. The question is how many its tokens need."
     if got == count // size and count % size:
-        return (
-            f"{count} tokens fill {_blocks(got)} of {size}, and {count % size} are left over. They need a place, too."
-        )
+        left = "1 is left over. It needs" if count % size == 1 else f"{count % size} are left over. They need"
+        return f"{count} tokens fill {_blocks(got)} of {size}, and {left} a place, too."
     if got == count:
         return f"That is the number of tokens. A block holds {size} of them."
     if got < expected:
@@ -750,7 +775,10 @@ def carry(engine: Engine, check: Check, seq, moment: str) -> int | None:
     ):
         return None
     check.true("the sequence is as it was", pickle.dumps(vars(seq)) == before, says="pack has changed the sequence.")
-    check.step("unpack, in another process")
+    says = (
+        "What unpack looks for is not there: in the other process are the bytes, and nothing that pack has put aside."
+    )
+    check.step("unpack, in another process", {"KeyError": says})
     state = engine.get("labs:codec")()[1](data)
     if not check.true("unpack gives a dict", isinstance(state, dict), says="Something else than a dict came out."):
         return None

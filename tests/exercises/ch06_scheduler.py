@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 from exercises.kit import mixed_work
@@ -51,7 +52,8 @@ class Desk:
         check.look = self.look
         check.step(
             f"a pool of {num_blocks} blocks for {block_size} tokens each; at most {budget} tokens a step, "
-            f"{max_num_seqs} running sequences, {longest} tokens of a sequence" + ", no prefix cache" * (not caching)
+            f"{max_num_seqs} running sequences, which have at most {longest} tokens"
+            + ("" if caching else ", no prefix cache")
         )
 
     # Requests.
@@ -187,9 +189,9 @@ class Desk:
         shares = [seq for seq in waiting if seq.num_scheduled_tokens > 0]
         check.equal(
             "those who were given tokens to compute, and are not in the list",
-            self.names(seq for seq in shares if not any(seq is other for other in seqs)),
-            "",
-            lambda got: says_left_out(self, got, shares),
+            self.plan(seq for seq in shares if not any(seq is other for other in seqs)),
+            [],
+            lambda got: says_left_out(self, got, shares, seqs),
         )
         check.true(
             "nobody is in the list twice",
@@ -336,12 +338,18 @@ SAYS_HASHES = (
 )
 
 
-def says_left_out(desk, names, shares):
-    seq = next((seq for seq in shares if desk.name(seq) in names), None)
+def says_left_out(desk, plan, shares, seqs):
+    seq = next((seq for seq in shares if desk.plan([seq])[0] in plan), None)
     if seq is None:
         return ""
     if seq.num_computed_after_step < seq.num_tokens:
         return f"{desk.name(seq)}, which is cut, is not in the list that you return. It takes part in the step, too."
+    left = desk.budget - sum(other.num_scheduled_tokens for other in seqs)
+    if 0 < left < seq.num_scheduled_tokens:
+        return (
+            f"{desk.name(seq)} was given {seq.num_scheduled_tokens} tokens to compute, and is not in the list that you "
+            f"return. {left} of the budget are left: it is to be cut, and takes part with these."
+        )
     return f"{desk.name(seq)} was given tokens to compute, but it is not in the list that you return."
 
 
@@ -355,10 +363,17 @@ def says_no_share(desk, seqs):
     seq = next(seq for seq in seqs if seq.num_scheduled_tokens <= 0)
     if all(other.num_scheduled_tokens <= 0 for other in seqs):
         return f"{desk.name(seq)} is in the step, but its num_scheduled_tokens is {seq.num_scheduled_tokens}."
-    return (
-        f"{desk.name(seq)} came into the step, and its share is {seq.num_scheduled_tokens} tokens. may_join is to be "
-        "asked with what is left of the budget; with 0 it says no."
-    )
+    fact, share = f"{desk.name(seq)} came into the step, and its share is", seq.num_scheduled_tokens
+    before = seqs[: [other is seq for other in seqs].index(True)]
+    tokens, computed = (sum(getattr(o, name) for o in before) for name in ("num_tokens", "num_scheduled_tokens"))
+    if share == desk.budget - tokens < desk.budget - computed:
+        return (
+            f"{fact} {share} tokens: the budget of {desk.budget} less all {tokens} tokens of those before it. They "
+            f"compute {computed} in this step, and only these cost budget."
+        )
+    if share < 0:
+        return f"{fact} {share} tokens. What is left of a budget is never less than 0."
+    return f"{fact} {share} tokens. may_join is to be asked with what is left of the budget; with 0 it says no."
 
 
 def says_too_much(desk, seqs, left):
@@ -1005,9 +1020,11 @@ ANSWER_STAYS = "Prompt and answer cannot be told apart any more: what it has wri
 
 
 def says_ran(name, got, left):
+    gone = [who for who in left if who not in got]
+    if name in got and gone:
+        return f"{name} still runs, and {gone[0]} was taken out of running in its place."
     if name in got:
         return f"{name} still runs: it is in running."
-    gone = [who for who in left if who not in got]
     return f"{gone[0]} does not run any more, too." if gone else "The order of those that run was changed."
 
 
@@ -1216,6 +1233,11 @@ def look_at(desk, seq, token, stored, share, tokens):
         )
     else:
         says = f"{name} is over and has no blocks, so nothing of it is cached. Was it counted after finish?"
+        if seq.block_table:
+            says = (
+                f"{name} is marked as finished, but finish was not called: it has its blocks. finish(seq, reason) "
+                "gives them back, takes it out of its queue, and sets reason and status."
+            )
         check.equal(f"num_cached_tokens of {name}", seq.num_cached_tokens, 0, says)
     left = seq.num_scheduled_tokens
     check.equal(
@@ -1271,8 +1293,11 @@ def says_stored(seq, got, stored, share, token):
     if got == stored == share:
         return f"num_cached_tokens is {got}: the {stored} stored before and the {share} of this step count together."
     if got == stored:
-        what = "A cut prompt's chunk is stored, too: it" if token is None else "It"
-        return f"{share} tokens were computed and are stored now, but num_cached_tokens did not grow. {what} counts."
+        what = " (also of a prompt that is cut)" if token is None else ""
+        return (
+            f"{share} tokens were computed and are stored now{what}, but num_cached_tokens is still {got}: "
+            "num_scheduled_tokens is to be added to it, before that becomes 0."
+        )
     if got == share:
         return f"num_cached_tokens is what this step computed, {share}; the {stored} stored before are to count, too."
     if token is None and got == seq.num_tokens:
@@ -1436,7 +1461,7 @@ def ask(desk, prompt, tokens, reasons, stop_reason=None, **params):
     for token_id, reason in zip(tokens, reasons, strict=True):
         seq.append_token(token_id)
         length, status = seq.num_tokens, seq.status
-        check.step(f"finish_reason after token {token_id}")
+        check.step(f"finish_reason after a token with the id {token_id}")
         got = desk.scheduler.finish_reason(seq)
         if not check.equal(
             f"the reason after token {token_id}",
@@ -1459,6 +1484,21 @@ ONLY_SAYS = "finish_reason only says why. Ending the sequence is done by finish,
 REASONS = (None, "stop", "length", "error")
 
 
+IGNORE_EOS_INVERTED = " With ignore_eos you say 'stop' here: that condition is the wrong way round."
+
+
+def if_ignored(desk, seq):
+    """What finish_reason says of a sequence, were its request to ignore end tokens; it stays as it is."""
+    params, known = seq.sampling_params, (seq.stop_reason, seq.error)
+    try:
+        seq.sampling_params = replace(params, ignore_eos=True)
+        return desk.scheduler.finish_reason(seq)
+    except Exception:
+        return None
+    finally:
+        seq.sampling_params, (seq.stop_reason, seq.error) = params, known
+
+
 def says_reason(desk, seq, got, right):
     """What a wrong reason says, from the state of the sequence alone."""
     params, token, pool = seq.sampling_params, seq.last_token, len(desk.manager.blocks)
@@ -1473,7 +1513,8 @@ def says_reason(desk, seq, got, right):
     if right == "stop":
         rule = f"Token {token} is an end token of the model" if is_end else f"Token {token} is one of stop_token_ids"
         if got is None and is_end and not params.ignore_eos:
-            return f"{rule}, one of self.eos, and the request does not ignore them: rule 1 holds."
+            text = f"{rule}, one of the set self.eos, and the request does not ignore them: rule 1 holds."
+            return text + (IGNORE_EOS_INVERTED if if_ignored(desk, seq) == "stop" else "")
         if got is None:
             quiet = ", and ignore_eos is only about the model's own" if params.ignore_eos else ""
             return f"Token {token} is one of stop_token_ids{quiet}: rule 2 holds."

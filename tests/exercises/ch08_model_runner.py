@@ -332,11 +332,23 @@ def context_of(context, names):
     return {name: plain(getattr(context, name, MISSING)) for name in names}
 
 
+NESTED = "The right numbers, but as a list of lists. {} is flat, [num_tokens]: the slots of all sequences in one list."
+
+
+def is_nested(got, wanted):
+    """Whether these are the right numbers, with a list around those of each sequence."""
+    if not isinstance(got, list) or not all(isinstance(row, list) for row in got):
+        return False
+    return got != wanted and [number for row in got for number in row] == wanted
+
+
 def check_context(bench, context, wanted, says):
     """The fields of the context, one after the other, and their types."""
     check = bench.check
     for name, value in wanted.items():
-        check.equal(f"{name} of the context", plain(getattr(context, name, MISSING)), value, says.get(name))
+        got = plain(getattr(context, name, MISSING))
+        said = NESTED.format(name) if is_nested(got, value) else says.get(name)
+        check.equal(f"{name} of the context", got, value, said)
     dtypes = {"slot_mapping": "int64", "cu_seqlens_q": "int32", "cu_seqlens_k": "int32", "context_lens": "int32"}
     for name, dtype in dtypes.items():
         if name in wanted and wanted[name] is not None:
