@@ -665,7 +665,8 @@ def block_states() -> None:
         ((5.9, 3.05), (7.2, 3.05), "a hit: allocate", (6.55, 3.35)),
         ((7.2, 2.6), (5.9, 2.6), "an owner ends:\ndeallocate", (6.55, 2.1)),
         ((5.6, 2.4), (5.6, 1.4), "last owner ends:\ndeallocate", (6.35, 1.62)),
-        ((4.3, 1.4), (4.3, 2.4), "a hit: revived.\nOr evicted: it forgets", (3.45, 1.62)),
+        ((4.3, 1.4), (4.3, 2.4), "a hit:\nrevived", (4.0, 1.85)),
+        ((3.7, 0.8), (1.3, 2.4), "evicted:\nit forgets", (2.1, 1.35)),
     ]
     for start, end, text, place in moves:
         axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": TEXT, "linewidth": 1.3})
@@ -712,8 +713,8 @@ def stairs(traces: dict[str, dict[str, Any]]) -> dict[str, int]:
         axis.fill_between(range(len(states)), 0, stored, step="mid", color=BLUE, label="keys and values")
         taken[title] = len(states[-1]["table"]) - len(states[0]["table"]) if states else 0
         axis.set(title=f"{title}: {taken[title]} taken", xlabel="step")
-    axes[0].legend(loc="lower right")
-    axes[0].set(ylabel="slots of the sequence")
+    axes[0].legend(loc="upper left")
+    axes[0].set(ylabel="slots of the sequence", ylim=(0, 1.35 * axes[0].get_ylim()[1]))
     plt.show()
     return taken
 

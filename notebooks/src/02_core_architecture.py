@@ -528,14 +528,14 @@ staircase("02")
 #
 # <details><summary>Three answers to the second question (open them when you have given yours)</summary>
 #
-# | | Why does nobody run a batch of 6,400? |
-# |---|---|
-# | weak | It would take too much memory. |
-# | good | The cache of each sequence has to be kept, and to be read in every step. Room ends first: 80 GB are 150 |
-# | | sequences of 4,096 tokens, for the smallest of these models. |
-# | excellent | And where there is room, weights are shared but caches are not: beyond some size a step gets longer by |
-# | | as much as it gives tokens. Then readers wait longer, and the machine does no more. With short contexts the |
-# | | arithmetic would be next, at some 295 operations a byte. |
+# **Why does nobody run a batch of 6,400?**
+#
+# * *weak*: It would take too much memory.
+# * *good*: The cache of each sequence has to be kept, and to be read in every step. Room ends first: 80 GB are 150
+#   sequences of 4,096 tokens, for the smallest of these models.
+# * *excellent*: And where there is room, weights are shared but caches are not: beyond some size a step gets longer by
+#   as much as it gives tokens. Then readers wait longer, and the machine does no more. With short contexts the
+#   arithmetic would be next, at some 295 operations a byte.
 #
 # </details>
 

@@ -509,9 +509,9 @@ Timeline(traces[10], compare={"40 blocks": traces[40]}, name="10 blocks")
 # ## Tune an engine
 #
 # Now it is your turn to choose. A GPU has 3.5 GB left for activations and cache together, and Qwen3-8B runs on it.
-# `simulate` plays three workloads through the real scheduler: no weights are needed to see which step computes what
-# (`help(simulate)` tells how to ask it about your options, and `WORKLOADS` has each length). This is what the defaults
-# make of them.
+# `simulate(options, workload)` plays the requests of a workload through the real scheduler: no weights are needed to
+# see which step computes what. There are three workloads (`WORKLOADS` has the length of each prompt and answer), and
+# `{}` leaves all options at their defaults. This is what those make of them.
 
 # %%
 from exercises.kit.budget_work import WORKLOADS, simulate

@@ -11,7 +11,7 @@
 # * run out of memory on purpose, and lose nothing but time,
 # * find a better rule than ours for who has to go.
 #
-# Plan 80 minutes; the exercises are an hour of it. Everything runs on a laptop's CPU.
+# Plan an hour and a half; the exercises are an hour of it. Everything runs on a laptop's CPU.
 
 # %% [markdown]
 # ## Where we are
@@ -108,9 +108,10 @@ for name, trace in [("static", static), ("continuous", continuous)]:
 Timeline(continuous, compare={"static": static}, name="continuous")
 
 # %% [markdown]
-# Look at the upper run again. Where a request comes in, a number stands in its lane: its prompt is read. In the same
-# step the others have a dashed box: they are running, but this step does nothing for them. That is the rule of this
-# engine: **a step is either a prefill or a decode**, and a prefill goes first.
+# Look at the upper run again. Where a request comes in, its lane begins with a tall box: its prompt is read. In the
+# same step the others have a dashed box: they are running, but this step does nothing for them. That is the rule of
+# this engine: **a step is either a prefill or a decode**, and a prefill goes first. (*width by ms* draws each step as
+# long as it took here, with all that this computer did besides.)
 #
 # ## Two queues
 #
@@ -319,7 +320,8 @@ print("without schedule_prefill, six texts, 16 tokens a step allowed; computed w
 # %% [markdown]
 # ### Plug in
 #
-# The same texts on your engine. A `+` in a lane counts tokens that came from the prefix cache and cost nothing.
+# The same texts on your engine. Point at a tall box: it says how many tokens came from the prefix cache, and cost
+# nothing.
 
 # %%
 me = mine(enable_prefix_caching=True)
@@ -358,7 +360,7 @@ def pause_and_longest_step(budget):
     return max(gaps), max(moment["ms"] for moment in trace["steps"][2:])
 
 
-print("six runs, some seconds")
+print("six runs: seconds, or a minute where other programs are busy")
 budgets = [32, 128, 512]
 # The better of two runs: something else may keep the computer busy during one of them.
 pairs = [zip(pause_and_longest_step(budget), pause_and_longest_step(budget), strict=True) for budget in budgets]
@@ -519,9 +521,9 @@ reveal("longest", "fewer than before" if counts["the longest goes"] < counts["th
 
 # %% [markdown]
 # Each of them costs more, and whoever is nearly done is thrown out. There are better rules than either. This exercise
-# is open: any rule counts that keeps the promises, lets everybody finish, and has fewer tokens computed again than the
-# newest or the shortest would. You may not see how long an answer gets, but you know its limit,
-# `seq.sampling_params.max_tokens`. Below 2,600 it is a good rule.
+# is open: any rule counts that keeps the promises, lets everybody finish, and has at most 2,700 tokens computed again,
+# which is less than with the newest or the shortest. How long an answer will get, nobody knows; whatever else a
+# sequence says of itself, you may use. Below 2,600 it is a good rule.
 
 # %%
 # {{exercise ch06.choose_victim}}
@@ -618,20 +620,20 @@ staircase("06")
 #
 # <details><summary>Answers of three grades (open them when you have given yours)</summary>
 #
-# | | Why does a cut prompt hold all its blocks? |
-# |---|---|
-# | weak | It needs them later anyway. |
-# | good | Otherwise others could take the rest meanwhile, and it would be stuck in the middle of its prompt. |
-# | excellent | And two that are stuck, each with half of the pool, would wait for each other: only those that |
-# | | run can be preempted. So the room for all of a prompt is taken at once, or not at all. |
+# **Why does a cut prompt hold all its blocks?**
 #
-# | | Why can two sequences not throw each other out forever? |
-# |---|---|
-# | weak | The engine prevents that. |
-# | good | The newest goes, also if it is the one that asks. So the older one keeps its blocks. |
-# | excellent | One is always the last that would go: the oldest. It gets on in each decode step and ends, for it |
-# | | fits into the pool alone, or rule 4 ends it. Then the next is the oldest. Any rule that spares somebody until |
-# | | it is done can be argued for like this; for "the one that asks never goes" it takes another argument. |
+# * *weak*: It needs them later anyway.
+# * *good*: Otherwise others could take the rest meanwhile, and it would be stuck in the middle of its prompt.
+# * *excellent*: And two that are stuck, each with half of the pool, would wait for each other: only those that run can
+#   be preempted. So the room for all of a prompt is taken at once, or not at all.
+#
+# **Why can two sequences not throw each other out forever?**
+#
+# * *weak*: The engine prevents that.
+# * *good*: The newest goes, also if it is the one that asks. So the older one keeps its blocks.
+# * *excellent*: One is always the last that would go: the oldest. It gets on in each decode step and ends, for it fits
+#   into the pool alone, or rule 4 ends it. Then the next is the oldest. Any rule that spares somebody until it is done
+#   can be argued for like this; for "the one that asks never goes" it takes another argument.
 #
 # </details>
 

@@ -81,7 +81,8 @@ reveal("how many", len(answers) + len(more))
 # ## The way of a request
 #
 # Two classes share the work. `LLM` knows text; `LLMEngine` knows token ids, and has a loop. Between them is an
-# **inbox**, and only the loop reads it. Green is what you are going to write.
+# **inbox**, and only the loop reads it. Green is what you can write in this chapter; `_read_inbox` waits at its end,
+# for those who have time. `generate`, also yours, is a loop around all of it.
 
 # %%
 figures.through_the_engine()
@@ -145,6 +146,7 @@ predict(
 # %%
 bare = without("ch07.take_in").LLM("qwen3-tiny", **SMALL)
 at_most(20, bare, ["Once upon a time", "The sun was"], greedy(4))
+# An engine's `added` has the requests that were added and are not done, by their numbers.
 written = [request.seq.num_completion_tokens for request in bare.added.values()]
 print(f"tokens written: {written}, final: {[request.num_final for request in bare.added.values()]}")
 print(f"the scheduler is finished: {bare.scheduler.is_finished()}; the engine is: {bare.is_finished()}")
@@ -252,8 +254,9 @@ reveal("memory for 40", with_memory_for(40))
 reveal("memory for 20", with_memory_for(20))
 
 # %% [markdown]
-# 60 tokens fail, then 30. Two of the prompts were in that step. The third is read in steps of 15, and gets its answer:
-# nobody else is to blame. When the engine has nothing left to do, steps may be as large as before.
+# 60 tokens fail, then 30: one prompt and half of another. Which of the two is too much, nobody can tell, so both end.
+# The third was not in that step. It is read in steps of 15, and gets its answer. When the engine has nothing left to
+# do, steps may be as large as before.
 #
 # Here is all of it in one picture. The last row you know from chapter 6: a sequence that needs more blocks than the
 # whole pool has can never go on.
@@ -461,8 +464,9 @@ figures.turns([cached for _, cached in turns], [prompt - cached for prompt, cach
 # Not only the prompt before is found, its answer is, too: its keys and values were stored when it was written. All but
 # the last token, which was never computed, and what does not fill a block.
 #
-# So a long chat is cheap: each turn computes little more than the question. Until it has become too long: that is the
-# first of the three sections at the end.
+# So a long chat is cheap: each turn computes the question, what the template writes around it, and a rest that did not
+# fill a block; never the whole talk again. Until it has become too long: that is the first of the three sections at the
+# end.
 #
 # ## Your engine
 #
@@ -477,9 +481,9 @@ staircase("07")
 #
 # This section and the two after it are for those who have half an hour left. Nothing later needs them.
 #
-# A model reads at most `max_model_len` tokens. Then something has to be left out. Below are 48 questions of a child and
-# their answers, 4,600 tokens, and a prompt may have 800. The plain answer is a **sliding window**: the system message,
-# and as many of the newest messages as fit.
+# A model reads at most `max_model_len` tokens. Then something has to be left out. `talk_work.TALK` is a recorded talk:
+# 48 questions of a child and their answers, 4,600 tokens, and a prompt may have 800. The plain answer is a **sliding
+# window**: the system message, and as many of the newest messages as fit.
 #
 # ### Predict
 #
@@ -556,7 +560,7 @@ print("without _read_inbox: live", len(bare.llm_engine.requests), "waiting", len
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
-from nanovllm.serve import Server
+from nanovllm.serve.server import Server
 from openai import OpenAI
 
 llm = mine().LLM("qwen3-tiny", **SMALL)
@@ -583,7 +587,8 @@ with Server(llm) as server, OpenAI(base_url=server.url + "/v1", api_key="any") a
 # * Let two streams be read, one of them only every third turn. Who waits for whom?
 # * In `with_memory_for`, give 100 tokens of prompt to the first request, and 5 to the others. Find a memory with which
 #   only the long one fails, and one with which nobody does. Does it matter who comes first?
-# * `talk_work.send_all(..., budget=1200)`: does the sliding window become better or worse? And your function?
+# * `talk_work.send_all(..., budget=1200)`: is a smaller or a larger share of what the sliding window sends computed?
+#   And of what your function sends?
 # * Put today's time of day into the system message of the chat. What is left of the hits?
 
 # %% [markdown]
@@ -606,19 +611,19 @@ with Server(llm) as server, OpenAI(base_url=server.url + "/v1", api_key="any") a
 #
 # <details><summary>Answers of three grades (open them when you have given yours)</summary>
 #
-# | | Why not repair what a failed step has left? |
-# |---|---|
-# | weak | It would be complicated. |
-# | good | It may have stopped at any line: blocks, queues and tokens may contradict each other in any way. |
-# | excellent | And repairs are code that runs only after errors, so nobody tests it. Beginning anew is the code |
-# | | that runs at every start. It needs one thing that is always right, the final tokens, and costs time only. |
+# **Why not repair what a failed step has left?**
 #
-# | | What could be lost if `num_final` were set first? |
-# |---|---|
-# | weak | A token. |
-# | good | Ctrl-C in between: the token counts as told, and the request has not taken it in. |
-# | excellent | Its log-probabilities are missing for good, and a stop string that it completes is never noticed: a |
-# | | token that is final is not computed again, so nobody looks at it any more. |
+# * *weak*: It would be complicated.
+# * *good*: It may have stopped at any line: blocks, queues and tokens may contradict each other in any way.
+# * *excellent*: And repairs are code that runs only after errors, so nobody tests it. Beginning anew is the code that
+#   runs at every start. It needs one thing that is always right, the final tokens, and costs time only.
+#
+# **What could be lost if `num_final` were set first?**
+#
+# * *weak*: A token.
+# * *good*: Ctrl-C in between: the token counts as told, and the request has not taken it in.
+# * *excellent*: Its log-probabilities are missing for good, and a stop string that it completes is never noticed: a
+#   token that is final is not computed again, so nobody looks at it any more.
 #
 # </details>
 

@@ -32,6 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from exercises.kit import graph_work, start_work
 from nanovllm import LLM, SamplingParams
+from nanovllm.config import Config
+from nanovllm.engine.kv_cache import largest_prefill
 from nanovllm.engine.sequence import Sequence
 from nanovllm.levers.cuda_graph import ModelRunnerLever, graph_batch_sizes
 from nanovllm.utils.context import get_context
@@ -75,8 +77,9 @@ recorded = start_work.load_recorded()
 reveal("longest stage", max((stage for stage in here if stage.name in stages), key=lambda stage: stage.seconds).name)
 print(f"the pool here: {pool_bytes / 2**30:.2f} GiB of zeros")
 figures.start_up({"here: measured now": here, f"{recorded['gpu']}: recorded": recorded["stages"]})
-print("RECORDED:", ", ".join(f"{k} {recorded[k]}" for k in ("model", "gpu", "driver", "torch", "triton")))
-print("         ", ", ".join(f"{k} {recorded[k]}" for k in ("commit", "date", "command")))
+print("RECORDED:")
+for key in ("model", "gpu", "driver", "torch", "triton", "commit", "date", "command"):
+    print(f"    {key:8} {recorded[key]}")
 
 # %% [markdown]
 # Where the pool takes longest, here is why: it is filled with zeros, so each page of its memory is written once, and
@@ -106,20 +109,21 @@ print("         ", ", ".join(f"{k} {recorded[k]}" for k in ("commit", "date", "c
 # The sequences of the warm-up come from no scheduler: `largest_prefill` has made them up.
 
 # %%
-choices = ["the first slots of the pool", "slots of a block that is thrown away", "nowhere: they are not stored"]
-predict("warm-up", "Where are the keys and values of the warm-up's tokens stored?", choices=choices)
+limits = {"max_num_batched_tokens": 8192, "max_model_len": 2048, "max_num_seqs": 3}
+predict("warm-up", f"With {limits}: how many tokens does the warm-up compute?")
 
 # %%
+reveal("warm-up", sum(len(seq) for seq in largest_prefill(Config("qwen3-tiny", **limits, device="cpu"))))
 runner = LLM("qwen3-tiny", **SMALL).llm_engine.model_runner
 trial = Sequence([0] * 6, block_size=4)
 trial.num_scheduled_tokens = 6
 runner.prepare_prefill([trial])
 print("block table:", trial.block_table, " slot_mapping:", get_context().slot_mapping)
-reveal("warm-up", choices[2] if not len(get_context().slot_mapping) else choices[0])
 
 # %% [markdown]
-# The list of slots is empty, and while there is no pool, attention stores nothing. Its keys and values are in the
-# batch, and this step needs no others.
+# As many sequences as there may be, each as long as it may get, as far as a step goes. Here is the context of one that
+# no scheduler has given blocks: the list of slots is empty, and while there is no pool, attention stores nothing. Its
+# keys and values are in the batch, and this step needs no others.
 #
 # ## Why flat?
 #
@@ -406,8 +410,8 @@ Timeline(trace)
 # From here on, the chapter is about a *lever*: a faster path around the plain engine, which the engine does not know
 # (`nanovllm/levers/cuda_graph.py`). It needs a GPU; to see what it does, you do not.
 #
-# A decode step of Qwen3-0.6B is about 200 **kernels**, small programs on the GPU. Each is launched from Python: find
-# the module, check shapes, choose the kernel, hand it over. Together that took about ten milliseconds on an H200,
+# A decode step of Qwen3-0.6B is some 170 to 230 **kernels**, small programs on the GPU. Each is launched from Python:
+# find the module, check shapes, choose the kernel, hand it over. Together that took about ten milliseconds on an H200,
 # however many sequences there were. The GPU itself was done sooner, and waited.
 #
 # A **CUDA graph** is a recording of all these launches. To replay it is one call.
@@ -415,7 +419,8 @@ Timeline(trace)
 # %%
 weights, keys = 2 * 596e6, 512 * 28 * 2 * 8 * 128 * 2  # bytes; keys and values of 512 tokens in 28 layers
 print(f"A step reads {weights / 1e9:.1f} GB of weights, and {keys / 1e6:.0f} MB of keys and values for each sequence;")
-print("the data sheet of an H200 says 4,800 GB a second, and its kernels do not come up to that.")
+print("the data sheet of an H200 says 4,800 GB a second; its kernels come up to a quarter of that with one sequence,")
+print("and to half of it with 256.")
 predict("one", "A batch of 1: how many times as fast is a step when it is replayed?")
 predict("many", "And a batch of 256?")
 
@@ -592,7 +597,7 @@ staircase("08")
 rows = recorded["rows"]
 seconds, size = (sum(row[key] for row in rows) for key in ("seconds", "bytes"))
 smallest, largest = 1000 * rows[-1]["seconds"], 1000 * rows[0]["seconds"]
-print(f"RECORDED on {recorded['gpu']}, {recorded['date']}: {len(rows)} graphs in {seconds:.2f} s;")
+print(f"RECORDED on {recorded['gpu']}, {recorded['date']}, one by one: {len(rows)} graphs in {seconds:.2f} s;")
 print(f"{smallest:.0f} ms for the smallest, {largest:.0f} ms for the largest, which is recorded first and takes all of")
 print(f"the {size / 1e6:.0f} MB: the others use the same memory")
 sizes = graph_batch_sizes(512)
@@ -631,8 +636,8 @@ replayed = {row["bs"]: f"{row['graph_ms'][1]:.1f} ms" for row in speedup.rows if
 print("RECORDED, a replayed step by its rows:", replayed)
 
 # %% [markdown]
-# From 65 sequences on, all batches of this day have to go to 128, and pad most. But sizes that fit one day fit the next
-# less well. And rows are not time: as printed above, a batch of 4 took as long as one of 8. So engines take a
+# With powers of two, all batches of this day from 65 on have to go to 128, and pad most. But sizes that fit one day fit
+# the next less well. And rows are not time: as printed above, a batch of 4 took as long as one of 8. So engines take a
 # plain rule with many sizes, and pay at the start.
 
 # %% [markdown]
@@ -641,7 +646,8 @@ print("RECORDED, a replayed step by its rows:", replayed)
 # * In `SlotMapping`, record four requests of which two begin alike, with `enable_prefix_caching`, two steps apart
 #   (`arrive=[0, 0, 2, 2]`). Which slots are never written by the later ones?
 # * Let `slots` give every token the slot after its own. The check refuses it; run it all the same with
-#   `both_ways(mine("ch08.slots"))`. Do the texts drift at once? And with `SMALL["num_kvcache_blocks"] = 7`?
+#   `both_ways(mine("ch08.slots"))`. Do the texts drift at once? With `SMALL["num_kvcache_blocks"] = 7` one of these
+#   slots does not exist. Who notices?
 # * Record a `step` on the tape that makes a new tensor from a Python list. What does the replay know of it?
 # * `graph_work.padding(graph_batch_sizes(256), day)`: what do the engine's own sizes cost, and how many are
 #   they?

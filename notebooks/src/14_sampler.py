@@ -478,12 +478,12 @@ figures.choices_and_right(judged, story_work.CHOICES, story_work.RIGHT)
 #
 # <details><summary>Answers of three grades (open them when you have given yours)</summary>
 #
-# | | Is the winner the same? |
-# |---|---|
-# | weak | Probably not. |
-# | good | No: the filters would drop tokens by their luck. A likely token with little luck is gone for good. |
-# | excellent | For top-k it even happens to be the same: the winner of all is always among the k best. But then |
-# | | top-k drops nothing that could have won, and the tail is drawn as if there were no filter. |
+# **Is the winner the same?**
+#
+# * *weak*: Probably not.
+# * *good*: No: the filters would drop tokens by their luck. A likely token with little luck is gone for good.
+# * *excellent*: For top-k it even happens to be the same: the winner of all is always among the k best. But then top-k
+#   drops nothing that could have won, and the tail is drawn as if there were no filter.
 #
 # </details>
 
