@@ -10,9 +10,9 @@ short-context  short prompts and answers: the weights count, and the work around
 small-pool     the default work with a cache that holds few of the requests at once
 early-stop     the same small cache; answers may get long, but most end soon, and nobody knows when
 
-`--levers FILE` measures what each faster path of `nanovllm.levers` gains: engines with and without it, in processes
-side by side, work in turn. `--measure-compile FILE` does the same with three engines: the plain one, the plain one
-with its layers compiled by torch, and the one with all faster paths.
+`--levers FILE` measures what each lever (a faster path of `nanovllm.levers`) gains: engines with and without it, in
+processes side by side, work in turn. `--measure-compile FILE` does the same with three engines: the plain one, the
+plain one with its layers compiled by torch, and the one with all levers.
 
 `--serve` measures what `python -m nanovllm.serve` costs: the same requests through `LLM.generate`, and from a client in
 another process over HTTP, all at once, with whole answers and with streams.
@@ -631,7 +631,7 @@ def ask_all(port: int, bodies: list[dict[str, Any]]) -> list[bytes]:
 
 def measure_serving(args: argparse.Namespace) -> None:
     """Print what serving costs beside `generate` on the same work, in turn: wall time, and this process' CPU time."""
-    from nanovllm.serve import Server  # needs the extra `serve`
+    from nanovllm.serve.server import Server  # needs the extra `serve`
 
     sizes = {"model": args.model or "qwen3-tiny", "num_requests": args.num_requests or 64}
     args = argparse.Namespace(**vars(with_sizes(args, args.workload)) | sizes)
@@ -734,12 +734,12 @@ def parse_args() -> argparse.Namespace:
         choices=[*LEVERS, ALL],
         action="append",
         default=[],
-        help="a faster path not to take (can be repeated)",
+        help="a lever to leave out (can be repeated)",
     )
     parser.add_argument(
         "--busy", type=int, default=0, metavar="N", help="run everything once more beside N programs that never wait"
     )
-    parser.add_argument("--levers", type=Path, metavar="FILE", help="instead: measure what each faster path gains")
+    parser.add_argument("--levers", type=Path, metavar="FILE", help="instead: measure what each lever gains")
     parser.add_argument(
         "--measure-compile", type=Path, metavar="FILE", help="instead: measure what torch's compiler gains beside them"
     )

@@ -36,7 +36,7 @@ def test_serving_is_measured_beside_generate(monkeypatch, capsys):
     assert out.count("CPU") == 3 and "load average" in out
 
 
-QUICK = ("default", "small-pool")  # quick: enough and too little memory
+QUICK = ("small-pool",)  # the others are run so by other tests, or slow
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def spin_count(arguments, **environment):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["-c", "import nanovllm"],
+        pytest.param(["-c", "import nanovllm"], marks=pytest.mark.slow),
         pytest.param(["-c", "from nanovllm.viz import BlockTable"], marks=pytest.mark.slow),
         pytest.param(["example.py", "--help"], marks=pytest.mark.slow),
         pytest.param(["bench.py", "--help"], marks=pytest.mark.slow),

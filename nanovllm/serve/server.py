@@ -63,7 +63,7 @@ class Server:
         self.max_requests = llm.config.max_num_seqs + max_waiting
         self.socket = socket.create_server((host, port), backlog=2048)
         self.url = f"http://{host}:{self.socket.getsockname()[1]}"
-        how: dict[str, Any] = {"http": "h11", "ws": "none", "loop": "asyncio"}
+        how: dict[str, Any] = {"http": "h11", "ws": "none", "loop": "auto"}
         how |= {"log_level": "warning", "timeout_graceful_shutdown": drain_seconds + 5}
         how |= {"callback_notify": self._drop_slow, "timeout_notify": SLOW_SECONDS}
         self.uvicorn = uvicorn.Server(uvicorn.Config(self._make_app(), **how))

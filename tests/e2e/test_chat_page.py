@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nanovllm import LLM
-from nanovllm.serve import Server
+from nanovllm.serve.server import Server
 
 from .conftest import expect, open_page, take_screenshot
 

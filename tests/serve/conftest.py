@@ -34,7 +34,7 @@ def llm(shared_llm):
 
 @pytest.fixture(scope="session")
 def shared_server(shared_llm):
-    from nanovllm.serve import Server
+    from nanovllm.serve.server import Server
 
     with Server(shared_llm, max_waiting=8) as server:
         yield server

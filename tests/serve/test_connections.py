@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nanovllm import LLM, SamplingParams
-from nanovllm.serve import Server
+from nanovllm.serve.server import Server
 
 from .conftest import OPTIONS, address_of, ask, nothing_left, slow_down, wait_until
 

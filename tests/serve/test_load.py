@@ -13,7 +13,7 @@ import pytest
 
 from bench import ask_server
 from nanovllm import LLM, SamplingParams
-from nanovllm.serve import Server
+from nanovllm.serve.server import Server
 
 from ..engine.conftest import a_tenth
 from .conftest import OPTIONS, address_of, ask, nothing_left, wait_until
