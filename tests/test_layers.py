@@ -54,13 +54,30 @@ def test_imports_point_downwards_in_no_circle_and_past_the_levers():
 @pytest.mark.parametrize(
     ("path", "line", "contract"),
     [
-        ("layers/linear.py", "from ..engine.sequence import Sequence", "Imports in the engine point downwards"),
+        pytest.param(
+            "layers/linear.py",
+            "from ..engine.sequence import Sequence",
+            "Imports in the engine point downwards",
+            marks=pytest.mark.slow,
+        ),
         ("validation.py", "from .config import Config", "Imports in the engine point downwards"),
         ("engine/scheduler.py", "def late(): from ..levers import LEVERS", "Only LLM knows the levers"),
-        ("progress.py", "from .levers.cuda_graph import graph_batch_sizes", "Only LLM knows the levers"),
-        ("engine/sequence.py", "def late(): from .scheduler import Scheduler", "No circles"),
+        pytest.param(
+            "progress.py",
+            "from .levers.cuda_graph import graph_batch_sizes",
+            "Only LLM knows the levers",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "engine/sequence.py", "def late(): from .scheduler import Scheduler", "No circles", marks=pytest.mark.slow
+        ),
         ("engine/sequence.py", "if TYPE_CHECKING: from .block_manager import BlockManager", "No circles"),
-        ("levers/fused_norm.py", "import matplotlib", "The engine knows nothing of the course around it"),
+        pytest.param(
+            "levers/fused_norm.py",
+            "import matplotlib",
+            "The engine knows nothing of the course around it",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_import_that_does_not_belong_is_found(tmp_path, path, line, contract):

@@ -163,9 +163,10 @@ def test_what_needs_a_gpu_is_refused_without_one(model, option):
 @pytest.mark.parametrize("block_size", [16, 128, 255, 257, 300])
 def test_flash_attn_takes_multiples_of_256(model, block_size):
     pytest.importorskip("flash_attn")
+    options = {"device": "cuda", "attention_backend": "flash_attn", "dtype": "bfloat16"}
     with pytest.raises(ValueError, match=f"flash_attn.*kvcache_block_size.*256.*{block_size}"):
-        Config(model, attention_backend="flash_attn", dtype="bfloat16", kvcache_block_size=block_size)
-    Config(model, attention_backend="flash_attn", dtype="bfloat16", kvcache_block_size=512)
+        Config(model, **options, kvcache_block_size=block_size)
+    Config(model, **options, kvcache_block_size=512)
 
 
 @pytest.mark.gpu

@@ -426,7 +426,7 @@ def test_a_step_can_be_interrupted_anywhere(kind, runs_ahead):
     with make_engine(runs_ahead=runs_ahead, **options) as llm:
         number, done = 0, False
         while not done:
-            number += 1 if number < 20 else 7
+            number += 1 if number < 20 else 13
             llm.scheduler.reset([])  # an empty cache, so that each round is the same
             scene = Scene(llm)
             for _ in range(num_steps):

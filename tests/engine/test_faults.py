@@ -125,12 +125,14 @@ STRIKES = [interrupt_at, collect_at]
 
 
 @both_ways_slowly
-@pytest.mark.parametrize("call", INTERRUPTIBLE)
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, marks=[pytest.mark.slow] * (call != "generate")) for call in INTERRUPTIBLE]
+)
 @pytest.mark.parametrize("strike_at", STRIKES)
 def test_ctrl_c_and_garbage_at_a_random_line(path, strike_at, call, runs_ahead, expected, expected_text):
     rng = random.Random(call)
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
-        for _ in range(20):
+        for _ in range(8):
             n = rng.randrange(1, NUM_LINES[call])
             assert check_strike_at(llm, n, strike_at, INTERRUPTIBLE[call], expected, expected_text)
 
@@ -149,7 +151,8 @@ def test_ctrl_c_and_garbage_at_every_line(path, strike_at, call, runs_ahead, exp
                 break
 
 
-@both_ways_slowly
+@pytest.mark.slow
+@both_ways
 def test_ctrl_c_in_abort(path, expected, runs_ahead):
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
         n, interrupt = 0, None
@@ -166,6 +169,7 @@ def test_ctrl_c_in_abort(path, expected, runs_ahead):
             assert_clean(llm)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_add_request(path, expected):
     """A request whose number nobody was told does not run, and the engine still comes to an end."""
     with LLM(path, **OPTIONS) as llm:
@@ -183,6 +187,7 @@ def test_ctrl_c_in_add_request(path, expected):
             assert_clean(llm)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_exit(path):
     """The next call ends what is left."""
     n, interrupt = 0, None
@@ -249,16 +254,16 @@ def test_a_request_that_somebody_else_aborts(path, expected, runs_ahead, monkeyp
         assert_clean(llm)
 
 
-@pytest.mark.parametrize("do", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_engine_cannot_be_copied(path, expected, do):
+def test_an_engine_cannot_be_copied(path, expected):
     with LLM(path, **OPTIONS) as llm:
-        with pytest.raises(TypeError, match="cannot be copied"):
-            do(llm)
+        for do in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied"):
+                do(llm)
         gc.collect()
         assert tokens(llm) == expected
 
 
-@both_ways
+@both_ways_slowly
 def test_ctrl_c_twice(path, expected, runs_ahead, monkeypatch):
     """The second one strikes before anything of the first one has been made good."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -275,7 +280,7 @@ def test_ctrl_c_twice(path, expected, runs_ahead, monkeypatch):
             assert_clean(llm)
 
 
-@both_ways
+@both_ways_slowly
 def test_ctrl_c_while_generate_makes_good_a_ctrl_c(path, expected, runs_ahead, monkeypatch):
     """What it was asked for does not go on, though its own abort was interrupted, too."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -297,7 +302,7 @@ def test_ctrl_c_while_generate_makes_good_a_ctrl_c(path, expected, runs_ahead, m
             assert_clean(llm)
 
 
-@both_ways
+@both_ways_slowly
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, MemoryError, StopIteration, RecursionError])
 def test_whatever_a_step_raises(path, expected, runs_ahead, error, monkeypatch):
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -367,7 +372,8 @@ def test_a_tokenizer_that_fails(path, expected, monkeypatch):
         assert_clean(llm)
 
 
-@both_ways_slowly
+@pytest.mark.slow
+@both_ways
 def test_garbage_with_a_stream_is_collected_in_the_middle_of_a_step(path, expected, runs_ahead, monkeypatch):
     class Reader:
         def __init__(self, llm):
@@ -398,7 +404,7 @@ def schedule_and(llm, monkeypatch, call):
     monkeypatch.setattr(llm.scheduler, "schedule", lambda: (call(), schedule())[1])
 
 
-@both_ways
+@both_ways_slowly
 @pytest.mark.parametrize("call", ["generate", "step", "stream"])
 def test_a_step_within_a_step_is_refused(path, expected, runs_ahead, monkeypatch, call):
     errors = []
@@ -523,7 +529,8 @@ def test_signals_at_any_moment_leave_no_request_no_block_and_no_lock(path, expec
             assert in_a_thread(lambda: tokens(llm)) == expected, f"{i}: other threads are let in"
 
 
-@both_ways_slowly
+@pytest.mark.slow
+@both_ways
 def test_abort_in_a_signal_handler(path, expected, runs_ahead):
     """At any moment, also in the middle of a step, and of another abort."""
     with make_llm(path, runs_ahead, **OPTIONS) as llm:
@@ -625,7 +632,8 @@ class FailingRecorder(TraceRecorder):
         super().end_step(*args)
 
 
-@pytest.mark.parametrize("keeps_failing", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps_failing", [False, True])
 def test_an_exception_in_a_trace_recorder(path, expected, keeps_failing):
     with LLM(path, **OPTIONS, disabled_optimizations=("step_ahead",)) as llm:
         for n in range(1, 1000):
@@ -831,6 +839,7 @@ def test_streams_closed_in_another_thread(path, expected, runs_ahead, switching_
         assert_clean(llm)
 
 
+@pytest.mark.slow
 def test_a_short_generate_does_not_wait_for_a_long_one(path):
     """A thread gets its turn while another one steps on and on: it makes few steps more than it needs."""
     steps, is_over = [], False
@@ -859,7 +868,7 @@ def test_a_short_generate_does_not_wait_for_a_long_one(path):
 @both_ways_slowly
 def test_exit_while_other_threads_generate_and_stream(path, runs_ahead):
     """Each is told so; none waits for ever."""
-    for i in range(5):
+    for i in range(3):
         llm = make_llm(path, runs_ahead, **OPTIONS)
         errors = queue.SimpleQueue()
 
@@ -871,7 +880,7 @@ def test_exit_while_other_threads_generate_and_stream(path, runs_ahead):
                 errors.put(str(error))
 
         def end(llm=llm, i=i):
-            time.sleep(0.005 * i)
+            time.sleep(0.01 * i)
             cache = weakref.ref(llm.llm_engine.model_runner.kv_cache)
             llm.exit()
             assert cache() is None
@@ -985,7 +994,7 @@ def expected_long(path):
         return tokens(llm, LONG)
 
 
-@both_ways
+@both_ways_slowly
 @pytest.mark.parametrize("limits", [{"num_tokens": 8}, {"num_seqs": 2}, {"num_tokens": 9, "num_seqs": 3}], ids=str)
 def test_a_step_without_memory_is_tried_again_half_as_large(path, expected_long, runs_ahead, limits):
     """Everything gets its right tokens, and after a failure no step is larger than half of what failed."""

@@ -133,7 +133,7 @@ def test_one_by_one_is_what_hugging_face_generates(model, reference):
         assert len(set(token_ids)) > 4, "a model that repeats itself would hide mistakes"
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 11, 12, 13])
+@pytest.mark.parametrize("chunk", [1, 4, 5, 13])
 def test_every_chunk_size(model, chunk):
     with LLM(model, kvcache_block_size=4, num_kvcache_blocks=64, max_num_batched_tokens=chunk) as llm:
         outputs = llm.generate(PROMPTS, GREEDY, use_tqdm=False)

@@ -75,7 +75,8 @@ def assert_fails(llm, pattern, seconds, call=tokens):
     return caught.value
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_is_killed_between_calls(path, two_ranks, expected, rank):
     with LLM(path, **OPTIONS) as other:
         assert tokens(two_ranks) == expected

@@ -281,7 +281,13 @@ def test_stop_token_ids(llm, tokenizer, index):
 
 
 @pytest.mark.parametrize(
-    "where, index", [("generation_config", 0), ("generation_config_list", 5), ("config", 5), ("config_list", 0)]
+    "where, index",
+    [
+        pytest.param("generation_config", 0, marks=pytest.mark.slow),
+        ("generation_config_list", 5),
+        ("config", 5),
+        pytest.param("config_list", 0, marks=pytest.mark.slow),
+    ],
 )
 def test_every_end_of_sequence_id_stops(tmp_path, path, llm, where, index):
     full = llm.generate(PROMPT, greedy(), use_tqdm=False)[0]["token_ids"]

@@ -364,7 +364,7 @@ def interrupted_recording(path, calls):
         return json.loads(json.dumps(recorder.trace)), results
 
 
-@pytest.mark.parametrize("calls", [{0}, {1, 2}, {3, 6, 7, 11}])
+@pytest.mark.parametrize("calls", [{0}, pytest.param({1, 2}, marks=pytest.mark.slow), {3, 6, 7, 11}])
 def test_a_recording_begins_anew_after_an_interruption(model, calls):
     trace, results = interrupted_recording(model, calls)
     kinds = [step["kind"] for step in trace["steps"]]
