@@ -128,14 +128,12 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:
-        self.tokenizer = tokenizer
-        self.stop = stop
+        self.tokenizer, self.stop = tokenizer, stop
         self.text = ""
         self.stopped_by: str | None = None
         self._held_back = max((len(string) - 1 for string in stop), default=0)
         self.token_ids: list[int] = []
-        self._window_start = 0
-        self._window_read = 0
+        self._window_start = self._window_read = 0
 
     def append(self, token_id: int) -> None:
         """Add a token; when a stop string appears, cut the text before it and set `stopped_by`."""

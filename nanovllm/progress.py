@@ -1,5 +1,6 @@
 """The progress bar of `LLM.generate`."""
 
+import threading
 import time
 
 from tqdm.auto import tqdm
@@ -11,6 +12,8 @@ class ProgressBar(tqdm):
     """Finished requests, and the tokens of all of them: how many, and how many a second so far."""
 
     disable = True  # until it has been made: an interrupted one is closed, too
+    # tqdm's own lock is two, taken one after the other: Ctrl-C in between left the first to nobody.
+    _lock = threading.RLock()
 
     def __init__(self, requests: list[TextRequest], disable: bool) -> None:
         self.requests, self.start = requests, time.perf_counter()

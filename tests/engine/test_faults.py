@@ -505,6 +505,24 @@ def alarm_handler(handler):
         signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a signal may strike in a finalizer
+def test_signals_while_a_progress_bar_is_made_leave_no_lock():
+    """The bars of all threads share one."""
+
+    def make_one():
+        ProgressBar([], disable=True).close()
+        return "made"
+
+    rng = random.Random(1)
+    with alarm_handler(signal.default_int_handler):
+        for i in range(1000):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 5e-5))
+                make_one()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert in_a_thread(make_one, seconds=10) == "made", i
+
+
 def stream_and_generate(llm):
     stream = llm.stream(PROMPTS[0], GREEDY)
     next(stream)
