@@ -1,5 +1,6 @@
 """Small random models on disk, made by Hugging Face's own code, for all engine tests."""
 
+import importlib
 import inspect
 import json
 import os
@@ -23,6 +24,12 @@ TOKENIZER_TEXT = [
     "Hands and faces: \U0001f44b\U0001f3fd \U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467.",
     "def add(a, b):\n    return a + b\n\nprint(add(1, 2))  # prints 3\n",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries_are_imported():
+    """Those that make_tiny_model needs: before they are frozen for a module, not in its first test."""
+    importlib.import_module("transformers.models.qwen3.modeling_qwen3")
 
 
 def make_tiny_model(path, seed=0, with_tokenizer=False, dtype=torch.float32, family="Qwen3", **config):
