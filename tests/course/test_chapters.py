@@ -10,13 +10,14 @@ from exercises.kit import manifest, notebooks
 from nanovllm import SamplingParams
 from nanovllm.config import Config
 
+from ..engine.conftest import in_turn
+
 SOURCES = notebooks.sources()
 EXERCISES = manifest.load().values()
 each_chapter = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-each_with_exercises = pytest.mark.parametrize(
-    "source",
-    [source for source in SOURCES if "{{exercise" in source.read_text(encoding="utf-8")],
-    ids=lambda source: source.stem,
+# A run takes a minute or two: a chapter runs in one of two ways, or, with `--thorough`, in both.
+every_other, every_second = (
+    pytest.mark.parametrize("source", in_turn(SOURCES, turn, 2), ids=lambda source: source.stem) for turn in (0, 1)
 )
 
 
@@ -54,7 +55,7 @@ def test_torch_is_loaded_by_the_engine(source):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@each_chapter
+@every_other
 def test_chapter_runs_in_any_folder(source, tmp_path):
     notebook = notebooks.derive(source)
     notebooks.execute(notebook, tmp_path)
@@ -66,7 +67,7 @@ def test_chapter_runs_in_any_folder(source, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@each_with_exercises
+@every_second
 def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path):
     chapter = chapter_of(source)
     solved = [exercise for exercise in EXERCISES if exercise.chapter <= chapter]
@@ -158,8 +159,8 @@ def test_shown_code_of_the_package_fits_100_columns(source):
         assert [line for code in shown for line in code.splitlines() if len(line) > 100] == []
 
 
-@each_with_exercises
-def test_a_chapter_with_exercises_has_an_open_one_and_says_how_far_one_is(source):
+@each_chapter
+def test_a_chapter_has_an_open_exercise_and_says_how_far_one_is(source):
     kinds = [exercise.kind for exercise in EXERCISES if exercise.chapter == chapter_of(source)]
     assert "open" in kinds or len(kinds) == 1
     code = "\n".join(code_of(source))
