@@ -136,7 +136,7 @@ def scene_of(manager: Any, seqs: dict[str, Any], queues: dict[str, list[str]]) -
     free, used = list(manager.free_block_ids), manager.used_block_ids
     blocks = [(int(b.ref_count), i in free, i in used, b.hash != -1) for i, b in enumerate(manager.blocks)]
     tables = {name: list(seq.block_table) for name, seq in seqs.items()}
-    facts = {name: f"{seq.num_tokens} tokens, {seq.num_cached_tokens} stored" for name, seq in seqs.items()}
+    facts = {name: f"{seq.num_cached_tokens} of {seq.num_tokens} tokens stored" for name, seq in seqs.items()}
     return {"blocks": blocks, "free": free, "tables": tables, "facts": facts, "queues": queues}
 
 

@@ -41,7 +41,7 @@ def choose_num_blocks(
     fits = group.minimum(num_blocks_that_fit(total, in_use, step_bytes, share, block_bytes))
     if fits < max(asked, 1):
         raise MemoryError(
-            f"no room for a KV cache of {max(asked, 1)} blocks of {block_bytes / 1e6:,.2f} MB: "
+            f"no room for a KV cache of {max(asked, 1)} block(s) of {block_bytes / 1e6:,.2f} MB: "
             f"{100 * share:.4g} % of {total / 1e9:.2f} GB may be used, {in_use / 1e9:.2f} GB are "
             f"in use, and a step takes {step_bytes / 1e9:.2f} GB; lower num_kvcache_blocks (if "
             "it was given), kvcache_block_size or max_num_batched_tokens, raise "

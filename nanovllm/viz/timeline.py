@@ -289,8 +289,8 @@ def _lengths(trace: Trace, seq_id: str) -> list[tuple[int, int]]:
 
 HEADS = {
     "steps": "steps",
-    "mean_ttft": "to 1st token",
-    "mean_tpot": "per further token",
+    "mean_ttft": "steps to 1st token",
+    "mean_tpot": "steps per further token",
     "preemptions": "preemptions",
     "computed": "prefill tokens",
     "cached": "from cache",

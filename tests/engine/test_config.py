@@ -604,7 +604,7 @@ def test_the_pool_on_a_cpu_takes_a_quarter_of_the_free_memory_at_most(model, mon
         (-1, 0.4, 300, "40 %.*lower .*max_num_batched_tokens.*raise gpu_memory_utilization"),
         (-1, 1.0, 950, "100 %.*lower .*max_num_batched_tokens.*raise gpu_memory_utilization"),
         (600, 0.9, 300, 600),  # the limit is for a pool that the engine sizes itself
-        (601, 0.9, 300, "KV cache of 601 blocks.*100 %.*lower num_kvcache_blocks"),
+        (601, 0.9, 300, "KV cache of 601 block.*100 %.*lower num_kvcache_blocks"),
     ],
 )
 def test_the_pool_on_a_gpu_is_what_the_limit_leaves(model, monkeypatch, asked, utilization, in_use, gets):
