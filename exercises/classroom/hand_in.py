@@ -12,6 +12,8 @@ def submit(options: argparse.Namespace) -> int:
     """The command: write the zip, and say what it has."""
     names = pack(options.zip)
     print(f"{options.zip} has your {len(names)} files of answers, {names[0]} to {names[-1]}.")
+    if missing := ", ".join(name for name in stubs.chapters() if name not in names):
+        print(f"Not there, and not graded under another name: {missing}.")
     return 0
 
 

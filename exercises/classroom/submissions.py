@@ -21,7 +21,7 @@ MAX_MEMBERS = 10_000  # of a zip
 HIDDEN = re.compile(r"(?:.*[/\\])?(?:\.(?!\.)|__)")  # .DS_Store, __MACOSX, __pycache__
 OUTSIDE = re.compile(r"[/\\]|[A-Za-z]:|(?:.*[/\\])?\.\.(?:[/\\]|$)")  # absolute, or with ".."
 OUT, LINK = "not read, because its path leads out of the submission", "not read, because it is a link"
-UNKNOWN = "not read, because its name is none of the course"
+UNKNOWN = "not read, because its name is none of the course, or it is no zip that can be read"
 Member = tuple[str, tuple[int, ...], Any]  # a file's path in a submission, its time, how to open it; None for a link
 
 
@@ -64,16 +64,12 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
 
 
 def load(path: Path) -> Submission:
-    """Read a zip or a folder: the files with names of the course, wherever in it they are; links are not followed."""
+    """Read a zip or a folder, with the zips in it: the files with names of the course; links are not followed."""
     submission = Submission(path.stem if path.suffix.lower() == ".zip" else path.name)
     try:
         if path.is_symlink():
             raise OSError("it is a link, which is not followed")
-        if path.is_dir():
-            _take(submission, _folder(path))
-        else:
-            with zipfile.ZipFile(path) as archive:
-                _take(submission, _zip(archive))
+        _take(submission, _folder(path) if path.is_dir() else _zip(zipfile.ZipFile(path)))
     except (OSError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:  # damaged, or with a password
         submission.remarks.append(f"it cannot be read: {error}")
     if not submission.files:
@@ -92,7 +88,7 @@ def _take(submission: Submission, members: Iterable[Member]) -> None:
             versions[name].append((path, written, opens))
         elif name in versions or OUTSIDE.match(path):
             left_out[OUT if OUTSIDE.match(path) else LINK].append(path)
-        elif name.lower().endswith(".py") and name not in ours and not HIDDEN.match(path):
+        elif name.lower().endswith((".py", ".zip")) and name not in ours and not HIDDEN.match(path):
             left_out[UNKNOWN].append(path)
     submission.remarks += [f"{why}: {some(paths)}" for why, paths in left_out.items() if paths]
     for name, found in versions.items():
@@ -124,7 +120,9 @@ def some(names: list[str], most: int = 5) -> str:
 
 def _folder(path: Path) -> Iterator[Member]:
     for file in sorted(path.rglob("*")):
-        if file.is_symlink() or file.is_file():
+        if file.suffix.lower() == ".zip" and not file.is_symlink() and zipfile.is_zipfile(file):
+            yield from _zip(zipfile.ZipFile(file))
+        elif file.is_symlink() or file.is_file():
             written = time.localtime(file.lstat().st_mtime)[:6]
             opens = None if file.is_symlink() else partial(file.open, "rb")
             yield file.relative_to(path).as_posix(), written, opens

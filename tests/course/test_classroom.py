@@ -1,5 +1,6 @@
 """What an instructor relies on: whatever is handed in is read safely and graded, and nothing of it stays behind."""
 
+import argparse
 import contextlib
 import csv
 import inspect
@@ -80,6 +81,28 @@ def test_what_is_packed_is_what_is_read(solved, tmp_path):
     loaded = submissions.load(tmp_path / "ada.zip")
     assert loaded.student == "ada" and not loaded.remarks and list(loaded.files) == names == list(stubs.chapters())
     assert loaded.files == {name: (folder / name).read_bytes() for name in names} == submissions.load(folder).files
+
+
+def test_what_is_missing_is_said(solved, tmp_path, capsys, monkeypatch):
+    folder = solved("ada", {})
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    assert hand_in.submit(argparse.Namespace(zip=tmp_path / "ada.zip")) == 0
+    assert "Not there" not in capsys.readouterr().out
+    (folder / "ch06_scheduler.py").rename(folder / "my_scheduler.py")
+    assert hand_in.submit(argparse.Namespace(zip=tmp_path / "ada.zip")) == 0
+    assert "Not there, and not graded under another name: ch06_scheduler.py.\n" in capsys.readouterr().out
+
+
+def test_a_folder_may_hold_zips(solved, tmp_path):
+    """As learning platforms hand them out: for each learner a folder, in which is what was uploaded."""
+    names = hand_in.pack(tmp_path / "upload.zip", Workspace(solved("ada", right(*IDS))))
+    folder = tmp_path / "class" / "Ada L_12_file"
+    folder.mkdir(parents=True)
+    (tmp_path / "upload.zip").rename(folder / "upload.zip")
+    (folder / "damaged.zip").write_bytes(b"PK, and nothing else")
+    loaded = submissions.load(folder)
+    assert list(loaded.files) == names and loaded.student == "Ada L_12_file"
+    assert loaded.remarks == [f"{submissions.UNKNOWN}: damaged.zip"]
 
 
 def test_nothing_to_pack_is_said(tmp_path):
@@ -165,7 +188,7 @@ def test_nothing_is_passed_over_without_a_word(tmp_path):
         (folder / "zoe" / name).write_text("")
     (gus, zoe), others = submissions.find(folder)
     assert gus.student == "GUS" and gus.files and not gus.remarks and others == ["eve.py", "fay.tar.gz"]
-    unknown = "not read, because its name is none of the course: ch05_block_manager (Kopie ü).py"
+    unknown = f"{submissions.UNKNOWN}: ch05_block_manager (Kopie ü).py"
     assert zoe.remarks == [unknown, "ch04_sequence.py is empty"]
     with pytest.raises(FileNotFoundError, match="neither zips nor folders"):
         submissions.find(folder / "nowhere")
