@@ -22,7 +22,6 @@ from .workspace import FOLDER_VARIABLE, MARKER, Answer, Workspace, digest, parse
 WEIGHTS = {"preempt": 5, "share": 4, "evict": 3, "release": 3, "refuse": 2, "append": 1}
 STOPPED = "Stopped. Nothing was noted down."
 FIGURES = manifest.ROOT / "notebooks"  # figures.py, the pictures of the notebooks
-SOLUTIONS = manifest.ROOT / "solutions"  # a release for a class has none
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,9 +86,8 @@ def check(exercise_id: str, engine: bool = True) -> Message | None:
     rows = [(result.exercise.id, f"{KINDS[result.status][0]} {result.said}") for result in results]
     num_right = sum(result.passed for result in results)
     rows.append(("next", checks.what_is_next(workspace, exercise_id)))
-    kind = "failed" if any(result.status == "failed" for result in results) else "todo"
-    title = f"{exercise_id}: {num_right} of {len(results)} are right"
-    return Message(title, rows, "passed" if num_right == len(results) else kind)
+    kind = next(kind for kind in ("failed", "todo", "passed") if kind in {result.status for result in results})
+    return Message(f"{exercise_id}: {num_right} of {len(results)} are right", rows, kind)
 
 
 def _check(exercise_id: str, workspace: Workspace, engine: bool = True, note: str = "") -> Message | None:
@@ -114,7 +112,7 @@ def hint(exercise_id: str) -> Message:
     shown = min(3, workspace.known(exercise).get("hints", 0) + 1)
     workspace.note(exercise, hints=shown)
     rows = [(f"hint {i + 1}", exercise.hints[i]) for i in range(shown)]
-    if shown == 3 and SOLUTIONS.is_dir():
+    if shown == 3 and checks.SOLUTIONS.is_dir():
         rows.append(("next", f'That was the last one. solution("{exercise_id}") shows our answer.'))
     return Message(f"{exercise.id}  {exercise.title}", rows)
 
@@ -127,7 +125,7 @@ def solution(exercise_id: str, now: bool = False) -> Message:
         now: show it in any case.
     """
     workspace, exercise = Workspace(), manifest.get(exercise_id)
-    if not SOLUTIONS.is_dir():
+    if not checks.SOLUTIONS.is_dir():
         return Message(f"{exercise.id}  The solution is closed", [("", "It is with your instructor.")])
     known, answer = workspace.known(exercise), workspace.answer(exercise)
     has_passed = known.get("status") == "passed" and known.get("checked") == checks.fingerprint(answer)

@@ -19,6 +19,7 @@ from .manifest import BUNDLED_MODEL, ROOT, Exercise
 from .workspace import Answer, Workspace, digest, parse, split
 
 WRONG_ANSWERS = ROOT / "tests" / "wrong_answers"
+SOLUTIONS = ROOT / "solutions"  # a release for a class has none
 # Seconds of computing for writing a few words, the loading of the model included: at first, and once it is known how
 # long our engine takes.
 ENGINE_LIMIT = 60.0
@@ -163,7 +164,8 @@ def check(
         when=time.strftime("%Y-%m-%d %H:%M:%S"),
     )
     if result.passed and not result.blamed:
-        look = f'show("{exercise_id}") shows what yours did, solution("{exercise_id}") how ours does it.'
+        ours = f', solution("{exercise_id}") how ours does it' * SOLUTIONS.is_dir()
+        look = f'show("{exercise_id}") shows what yours did{ours}.'
         result.next_step = f"{what_is_next(workspace, exercise.chapter)}\n{look}"
     return result
 
