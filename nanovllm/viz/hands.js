@@ -125,6 +125,7 @@
       const element = event.target.closest?.("[data-choice],[data-bar]");
       const hand = handOf(element);
       if (!hand?.dataset.awake || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+      if (event.key === "Escape") hand.parentElement.closest("[tabindex]")?.focus({ preventScroll: true }); // the cell
       const isTaken = "bar" in element.dataset ? moveBy(event, hand) : moveOn(event, hand, element);
       if (isTaken) event.preventDefault();
     });

@@ -433,11 +433,15 @@
         ArrowUp: () => this.moveFocus(-1),
         ArrowDown: () => this.moveFocus(1),
         Enter: () => this.items().includes(event.target) && (this.pick(this.nameOf(event.target)), true),
-        Escape: () => this.picked !== "" && (this.pick(this.picked), true),
+        Escape: () => (this.picked === "" ? this.leave() : this.pick(this.picked)),
       };
       if (!(event.key in actions) || actions[event.key]() === false) return;
       event.preventDefault();
       event.stopPropagation();
+    }
+
+    leave() {
+      this.root.parentElement?.closest("[tabindex]")?.focus({ preventScroll: true }); // a cell, which has other keys
     }
 
     listen() {

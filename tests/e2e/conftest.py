@@ -215,6 +215,11 @@ def run_all(page):
     assert page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')") is not False
 
 
+def active_cell(page):
+    """The number of the cell that the notebook's own keys are about."""
+    return page.evaluate("() => window.jupyterapp.shell.currentWidget.content.activeCellIndex")
+
+
 def run_code(page, code):
     """Let the notebook's kernel run some code, beside all cells, until it is done."""
     page.evaluate(

@@ -6,7 +6,7 @@ import pytest
 
 from exercises.kit.workspace import FOLDER_VARIABLE
 
-from .conftest import expect, open_notebook, open_page, run_all, run_lab, take_screenshot, write_notebook
+from .conftest import active_cell, expect, open_notebook, open_page, run_all, run_lab, take_screenshot, write_notebook
 from .test_chapter import cells, go_to, outputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -101,6 +101,11 @@ def test_a_bar_is_dragged_and_moved_by_keyboard(page):
     expect(bar).to_be_focused()
     expect(bar).to_have_attribute("aria-valuetext", "13 %")
     expect(cell).to_contain_text("Your guess: 13 %")
+    number = active_cell(page)
+    page.keyboard.press("Escape")  # the notebook has the keys again
+    page.keyboard.press("j")
+    assert active_cell(page) == number + 1
+    page.keyboard.press("k")
     field = cell.locator("input[type=text]")
     field.fill("29")
     page.keyboard.press("Enter")

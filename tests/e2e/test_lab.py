@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from .conftest import expect, open_notebook, open_page, run_all, run_code, take_screenshot
+from .conftest import active_cell, expect, open_notebook, open_page, run_all, run_code, take_screenshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -72,6 +72,18 @@ def test_block_table_follows_buttons_keys_and_python(page):
     run_code(page, "bt.step = 10")
     step_is(player(page, "bt"), 10)
     take_screenshot(player(page, "bt"), "lab_block_table_light")
+
+
+def test_escape_gives_the_keys_back_to_the_notebook(page):
+    table = player(page, "bt")
+    table.locator('g[data-b="1"]').click()  # is held
+    page.keyboard.press("Escape")  # let go
+    number = active_cell(page)
+    page.keyboard.press("j")
+    assert active_cell(page) == number
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    assert active_cell(page) == number + 1
 
 
 def test_timeline_and_block_table_share_a_step(page):
