@@ -10,15 +10,9 @@ from exercises.kit import manifest, notebooks
 from nanovllm import SamplingParams
 from nanovllm.config import Config
 
-from ..engine.conftest import in_turn
-
 SOURCES = notebooks.sources()
 EXERCISES = manifest.load().values()
 each_chapter = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-# A run takes a minute or two: a chapter runs in one of two ways, or, with `--thorough`, in both.
-every_other, every_second = (
-    pytest.mark.parametrize("source", in_turn(SOURCES, turn, 2), ids=lambda source: source.stem) for turn in (0, 1)
-)
 
 
 def chapter_of(source):
@@ -40,6 +34,16 @@ def calls(cells, name):
     ]
 
 
+@pytest.fixture
+def quick_staircase(tmp_path_factory, monkeypatch):
+    """Kernels measure the learner's engine once, not three times: a good part of what a chapter takes."""
+    folder = tmp_path_factory.mktemp("ipython")
+    startup = folder / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "one_round.py").write_text("from exercises.kit import staircase\n\nstaircase.ROUNDS = 1\n")
+    monkeypatch.setenv("IPYTHONDIR", str(folder))
+
+
 def test_there_are_chapters():
     assert SOURCES[0].stem == "01_project_overview"
 
@@ -55,8 +59,8 @@ def test_torch_is_loaded_by_the_engine(source):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@every_other
-def test_chapter_runs_in_any_folder(source, tmp_path):
+@each_chapter
+def test_chapter_runs_in_any_folder(source, tmp_path, quick_staircase):
     notebook = notebooks.derive(source)
     notebooks.execute(notebook, tmp_path)
     pictures = [
@@ -67,8 +71,8 @@ def test_chapter_runs_in_any_folder(source, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@every_second
-def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path):
+@each_chapter
+def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path, quick_staircase):
     chapter = chapter_of(source)
     solved = [exercise for exercise in EXERCISES if exercise.chapter <= chapter]
     notebook = notebooks.derive(source)
