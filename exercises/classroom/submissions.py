@@ -21,7 +21,7 @@ MAX_MEMBERS = 10_000  # of a zip
 HIDDEN = re.compile(r"(?:.*[/\\])?(?:\.(?!\.)|__)")  # .DS_Store, __MACOSX, __pycache__
 OUTSIDE = re.compile(r"[/\\]|[A-Za-z]:|(?:.*[/\\])?\.\.(?:[/\\]|$)")  # absolute, or with ".."
 OUT, LINK = "not read, because its path leads out of the submission", "not read, because it is a link"
-UNKNOWN = "not read, because its name is none of the course, or it is no zip that can be read"
+UNKNOWN = "not read, because its name is none of the course, or it is a zip that cannot be read here"
 Member = tuple[str, tuple[int, ...], Any]  # a file's path in a submission, its time, how to open it; None for a link
 
 
