@@ -362,6 +362,7 @@
     }
 
     point(name) {
+      if (name === this.pointed) return;
       this.pointed = name;
       this.highlight();
     }
@@ -452,7 +453,8 @@
         if (event.key === " " && event.target !== this.input) event.preventDefault();
       });
       stage.addEventListener("click", (event) => this.click(event));
-      stage.addEventListener("pointerover", (event) => this.point(this.nameOf(event.target)));
+      // Moved, not over: a pointer that rests while the picture changes under it points at nothing.
+      stage.addEventListener("pointermove", (event) => this.point(this.nameOf(event.target)));
       stage.addEventListener("pointerleave", () => this.point(""));
       stage.addEventListener("focusin", (event) => {
         if (event.target.matches(":focus-visible")) this.point(this.nameOf(event.target));

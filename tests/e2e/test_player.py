@@ -149,6 +149,25 @@ def test_lanes_and_the_playhead(browser, story, tmp_path):
         expect(player.locator("svg").filter(has_text="ms").first).to_be_visible()
 
 
+def test_a_pointer_that_rests_points_at_nothing_that_comes_under_it(browser, story, tmp_path):
+    """In full screen, and while somebody steps by keys."""
+    table = BlockTable(story)
+    table.step = 5
+    opacities = "() => [...document.querySelectorAll('g[data-b]')].map(block => getComputedStyle(block).opacity)"
+    with open_page(browser) as page:
+        page.set_viewport_size({"width": 1280, "height": 720})
+        page.goto(page_of([table], tmp_path / "page.html"))
+        for x, y in [(300, 420), (500, 300)]:
+            page.locator(".nv-player").evaluate("player => player.focus()")
+            page.mouse.move(x, y)
+            for key in ("f", "ArrowRight", "f"):
+                page.keyboard.press(key)
+                page.wait_for_timeout(900)
+                assert set(page.evaluate(opacities)) == {"1"}, (x, y, key)
+        page.locator('g[data-b="4"]').hover()
+        assert set(page.evaluate(opacities)) != {"1"}
+
+
 def test_pointing_dims_the_others_and_a_click_keeps_it(browser, story, tmp_path):
     table = BlockTable(story)
     table.step = 5
