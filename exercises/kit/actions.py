@@ -41,7 +41,8 @@ def _caught(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except KeyError as error:
-        return Message(str(error.args[0]), kind="failed")
+        title, _, more = str(error.args[0]).partition("; ")  # a title is one line
+        return Message(title, [("", more)] * bool(more), "failed")
     except OSError as error:
         text = f"Your answers are in {Workspace().folder}; the environment variable {FOLDER_VARIABLE} names another."
         return Message(f"This could not be written: {error}", [("", text)], "failed")
@@ -130,8 +131,7 @@ def solution(exercise_id: str, now: bool = False) -> Message:
     known, answer = workspace.known(exercise), workspace.answer(exercise)
     has_passed = known.get("status") == "passed" and known.get("checked") == checks.fingerprint(answer)
     if not (now or has_passed or known.get("hints", 0) >= 3):
-        left = 3 - known.get("hints", 0)
-        text = f'hint("{exercise_id}") has {left} more for you; then it opens.\n'
+        text = f'hint("{exercise_id}") has {3 - known.get("hints", 0)} more for you; then it opens.\n'
         text += f'solution("{exercise_id}", now=True) does not wait.'
         return Message(f"{exercise.id}  The solution is still closed", [("", text)])
     code = exercise.reference()
