@@ -10,9 +10,15 @@ from exercises.kit import manifest, notebooks
 from nanovllm import SamplingParams
 from nanovllm.config import Config
 
+from ..engine.conftest import in_turn
+
 SOURCES = notebooks.sources()
 EXERCISES = manifest.load().values()
 each_chapter = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+# A run takes a minute or two: a chapter runs in one of two ways, or, with `--thorough`, in both.
+every_other, every_second = (
+    pytest.mark.parametrize("source", in_turn(SOURCES, turn, 2), ids=lambda source: source.stem) for turn in (0, 1)
+)
 
 
 def chapter_of(source):
@@ -59,7 +65,7 @@ def test_torch_is_loaded_by_the_engine(source):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@each_chapter
+@every_other
 def test_chapter_runs_in_any_folder(source, tmp_path, quick_staircase):
     notebook = notebooks.derive(source)
     notebooks.execute(notebook, tmp_path)
@@ -71,7 +77,7 @@ def test_chapter_runs_in_any_folder(source, tmp_path, quick_staircase):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@each_chapter
+@every_second
 def test_chapter_runs_as_solved_up_to_its_own_exercises(source, tmp_path, quick_staircase):
     chapter = chapter_of(source)
     solved = [exercise for exercise in EXERCISES if exercise.chapter <= chapter]
