@@ -27,8 +27,7 @@ def parse_args(arguments: list[str] | None = None) -> tuple[dict[str, Any], dict
         how = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": str}
         how = {"type": kind} if kind in (int, float) else how
         if name not in ("llm", "model"):
-            option = "--" + name.replace("_", "-")
-            parser.add_argument(option, default=argparse.SUPPRESS, **how)
+            parser.add_argument("--" + name.replace("_", "-"), default=argparse.SUPPRESS, **how)
     parser.set_defaults(port=8000, api_key=os.environ.get("NANOVLLM_API_KEY", ""))
     values = vars(parser.parse_args(arguments))
     return {name: values.pop(name) for name in server if name in values}, values

@@ -22,8 +22,6 @@ class Answer:
         model: what clients call the engine.
     """
 
-    watch: Any = None  # the task that waits for the end of its client
-
     def __init__(self, llm: LLM, body: Body, model: str) -> None:
         self.llm, self.body, self.choices = llm, body, list[Choice]()
         kinds = ("chat.completion", "chatcmpl-") if body.is_chat else ("text_completion", "cmpl-")

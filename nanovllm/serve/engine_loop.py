@@ -1,8 +1,10 @@
 """The loop that steps the engine for all connections.
 
 Only steps run in a thread of their own. All else happens in the event loop, which has the
-connections: between two steps they queue their requests, and after each they read what is new, and
-send it while the next one runs. Compare `AsyncLLM` of vLLM (vllm/v1/engine/async_llm.py).
+connections: between two steps they queue their requests, and after a step they read what is new,
+and send it while the next one runs. Python runs one thread at a time, so readers take time from the
+steps: many of them read less often, and more at once. Compare `AsyncLLM` of vLLM
+(vllm/v1/engine/async_llm.py), where steps have a process of their own.
 """
 
 import asyncio
@@ -32,14 +34,15 @@ class EngineLoop:
 
     def __init__(self, llm: LLM, metrics: Metrics) -> None:
         self.llm, self.metrics = llm, metrics
-        self.answers: set[Answer] = set()  # those that somebody waits for
-        self.deadline = math.inf  # then they end
+        # Those that somebody waits for, each with the task that waits for the end of its client.
+        self.answers: dict[Answer, asyncio.Task[None]] = {}
+        self.deadline, self.rest_until = math.inf, 0.0  # when they end, and who reads may go on
         self.dead: ApiError | None = None
         self.between_steps = asyncio.Lock()
         self.wake, self.has_stepped = asyncio.Event(), asyncio.Event()
 
     async def next_step(self) -> None:
-        """Wait for the end of a step. Raises `ApiError` if there will be none."""
+        """Wait until there may be something new. Raises `ApiError` if there will be nothing."""
         if not self.dead:
             self.wake.set()
             await self.has_stepped.wait()
@@ -61,7 +64,6 @@ class EngineLoop:
         while not self.dead:
             if self.llm.is_finished():
                 await self.wake.wait()
-            self.wake.clear()
             async with self.between_steps:
                 try:
                     await asyncio.get_running_loop().run_in_executor(thread, self.llm.step)
@@ -70,13 +72,21 @@ class EngineLoop:
                     num_failed += 1
                     if num_failed == TRIES:
                         self.dead = ApiError(503, f"the engine died: {error}", code="engine_dead")
-            self._attend()
-            self.has_stepped.set()
-            self.has_stepped = asyncio.Event()
+            if self.dead or self.llm.is_finished() or time.monotonic() > self.rest_until:
+                self._attend()
 
     def _attend(self) -> None:
-        """After each step."""
+        """After a step: count its tokens, and wake who reads them."""
+        start = time.monotonic()
         for answer in self.answers:
             self.metrics.count_tokens(answer)
-            if answer.num_unread > MAX_UNREAD or time.monotonic() > self.deadline:
+            if answer.num_unread > MAX_UNREAD or start > self.deadline:
                 answer.abort()
+        self.wake.clear()
+        self.has_stepped.set()
+        self.has_stepped = asyncio.Event()
+        asyncio.get_running_loop().call_soon(self._rest, start)
+
+    def _rest(self, start: float) -> None:
+        """All have read: have them rest four times as long as it took, and at most 50 ms."""
+        self.rest_until = time.monotonic() + min(0.05, 4 * (time.monotonic() - start))

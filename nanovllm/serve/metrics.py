@@ -29,15 +29,13 @@ class Metrics:
         waiting.set_function(lambda: len(scheduler.waiting))
         cache_use.set_function(lambda: len(manager.used_block_ids) / manager.num_blocks)
         self.counters = [self._make(Counter, name) for name in COUNTERS]
-        self.between_tokens = self._make_histogram("inter_token_latency")
-        self.times = {key: self._make_histogram(name) for key, name in TIMES.items()}
+        self.between_tokens = self._make(Histogram, "inter_token_latency_seconds")
+        self.times = {key: self._make(Histogram, f"{name}_seconds") for key, name in TIMES.items()}
 
-    def _make(self, kind: Any, name: str, **options: Any) -> Any:
-        options |= {"labelnames": ["model_name"], "registry": self.registry}
-        return kind(f"vllm:{name}", name.replace("_", " "), **options).labels(self.model)
-
-    def _make_histogram(self, name: str) -> Any:
-        return self._make(Histogram, f"{name}_seconds", buckets=SECONDS)
+    def _make(self, kind: Any, name: str) -> Any:
+        how: Any = {"labelnames": ["model_name"], "registry": self.registry}
+        how |= {"buckets": SECONDS} if kind is Histogram else {}
+        return kind(f"vllm:{name}", name.replace("_", " "), **how).labels(self.model)
 
     def count_tokens(self, answer: Answer) -> None:
         """Take in the times between its tokens, after each step."""

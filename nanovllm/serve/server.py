@@ -63,10 +63,9 @@ class Server:
         self.max_requests = llm.config.max_num_seqs + max_waiting
         self.socket = socket.create_server((host, port), backlog=2048)
         self.url = f"http://{host}:{self.socket.getsockname()[1]}"
-        how: dict[str, Any] = {"http": "h11", "ws": "none", "loop": "auto"}
-        how |= {"log_level": "warning", "timeout_graceful_shutdown": drain_seconds + 5}
-        how |= {"callback_notify": self._drop_slow, "timeout_notify": SLOW_SECONDS}
-        self.uvicorn = uvicorn.Server(uvicorn.Config(self._make_app(), **how))
+        how: Any = {"http": "h11", "ws": "none", "callback_notify": self._drop_slow}
+        how |= {"timeout_graceful_shutdown": drain_seconds + 5, "timeout_notify": SLOW_SECONDS}
+        self.uvicorn = uvicorn.Server(uvicorn.Config(self._make_app(), log_level="warning", **how))
         # Its own handlers would end the process by the signal, and not with 0.
         self.uvicorn.capture_signals = contextlib.nullcontext  # type: ignore
         self.slow: dict[Any, Any] = {}
@@ -138,8 +137,7 @@ class Server:
             why = f"there is no model {body.model!r} here, but {self.model!r}"
             raise ApiError(404, why, "model", "model_not_found")
         answer = await self._ask(body)
-        self.engine.answers.add(answer)
-        answer.watch = asyncio.create_task(self._watch(request, answer))
+        self.engine.answers[answer] = asyncio.create_task(self._watch(request, answer))
         if not body.stream:
             return JSONResponse(await answer.whole(self.engine.next_step))
         await self.engine.next_step()  # if there is none, the status can still say so
@@ -174,7 +172,7 @@ class Server:
             pass
         answer.abort()
         self.metrics.count(answer)
-        self.engine.answers.remove(answer)
+        del self.engine.answers[answer]
 
     async def _drop_slow(self) -> None:
         """Drop who sent or read too slowly at the last call already, and for the same request."""

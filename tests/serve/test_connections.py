@@ -9,6 +9,7 @@ import time
 import pytest
 
 from nanovllm import LLM, SamplingParams
+from nanovllm.serve import answers
 from nanovllm.serve.server import Server
 
 from .conftest import OPTIONS, address_of, ask, nothing_left, slow_down, wait_until
@@ -122,6 +123,28 @@ def test_a_slow_reader_who_goes_on_gets_what_there_is_and_hears_why(server, llm,
     monkeypatch.setattr(engine_loop, "MAX_UNREAD", -1)
     events = ask(server.url, "POST", "/v1/completions", LONG | {"stream": True})[2].split("\n\n")
     assert '"finish_reason": "abort"' in events[-3] and events[-2] == "data: [DONE]"
+
+
+# Readers that take the time of the steps.
+
+
+def test_many_readers_get_several_tokens_at_once(server, llm, monkeypatch):
+    expected = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=120, ignore_eos=True), False)
+    write = answers.event
+
+    def write_slowly(content):
+        time.sleep(0.005)  # eight of them take longer than a step
+        return write(content)
+
+    monkeypatch.setattr(answers, "event", write_slowly)
+    body = LONG | {"max_tokens": 120, "n": 8, "stream": True, "logprobs": 0}  # with these, no token is without an event
+    _, _, response = ask(server.url, "POST", "/v1/completions", body)
+    events = [json.loads(line.removeprefix("data: ")) for line in response.split("\n\n")[:-2]]
+    for index in range(8):
+        pieces = [choice for event in events for choice in event["choices"] if choice["index"] == index]
+        assert "".join(piece["text"] for piece in pieces) == expected[0]["text"]
+        assert sum(len(piece["logprobs"]["tokens"]) for piece in pieces) == 120
+        assert 2 <= len(pieces) < 60, "not an event for each token, and not one for all"
 
 
 # Too many.
