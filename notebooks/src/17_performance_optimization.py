@@ -393,9 +393,9 @@ print(f"starting vLLM: {others['vllm_start_seconds']} s")
 # Now you. The profile above says where a step for 32 sequences spends its time, on one core of this machine. Your lever
 # is plugged into the plain engine from outside, and not a single token may change.
 #
-# This exercise is open. 1.2 times as fast counts; 1.5 is good; 2 is possible. A layer's `k_cache` is [blocks, tokens of
-# a block, KV heads, head_dim]; `q` is [tokens, heads, head_dim], with more heads: neighbors share a KV head (chapter
-# 10). `F.scaled_dot_product_attention` does that with `enable_gqa=True`. The context has `is_prefill`, and in a decode
+# This exercise is open. 1.1 times as fast counts; 1.3 is good. A layer's `k_cache` is [blocks, tokens of a block, KV
+# heads, head_dim]; `q` is [tokens, heads, head_dim], with more heads: neighbors share a KV head (chapter 10).
+# `F.scaled_dot_product_attention` does that with `enable_gqa=True`. The context has `is_prefill`, and in a decode
 # `context_lens` and `block_tables`, padded with -1 (chapter 8); in a prefill `context_lens` is None. `Attention` and
 # `F` need no import. This is the loop in question, a decode and a prefill alike:
 #
