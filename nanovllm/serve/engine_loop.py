@@ -20,7 +20,7 @@ from .answers import Answer
 from .bodies import ApiError
 from .metrics import Metrics
 
-MAX_UNREAD = 256  # tokens of one stream that its reader has not taken yet
+MAX_UNREAD = 1024  # tokens of one stream that its reader has not taken yet
 TRIES = 3  # steps that may fail in a row: the engine computes again what an error has undone
 
 
@@ -88,5 +88,5 @@ class EngineLoop:
         asyncio.get_running_loop().call_soon(self._rest, start)
 
     def _rest(self, start: float) -> None:
-        """All have read: have them rest four times as long as it took, and at most 50 ms."""
-        self.rest_until = time.monotonic() + min(0.05, 4 * (time.monotonic() - start))
+        """All have read: have them rest four times as long as it took, and at most 0.1 s."""
+        self.rest_until = time.monotonic() + min(0.1, 4 * (time.monotonic() - start))
