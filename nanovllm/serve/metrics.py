@@ -40,11 +40,12 @@ class Metrics:
     def count_tokens(self, answer: Answer) -> None:
         """Take in the times between its tokens, after each step."""
         for choice in answer.choices:
-            num_new = choice.request.num_final - choice.num_counted
-            now: Any = choice.request.last_token_time
-            for _ in range(num_new if choice.num_counted else 0):  # mostly one
-                self.between_tokens.observe((now - choice.last_time) / num_new)
-            choice.num_counted, choice.last_time = choice.request.num_final, now
+            request: Any = choice.request
+            start = choice.last_time or request.first_token_time
+            num_new = request.num_final - max(choice.num_counted, 1)
+            for _ in range(num_new):  # mostly one
+                self.between_tokens.observe((request.last_token_time - start) / num_new)
+            choice.num_counted, choice.last_time = request.num_final, request.last_token_time
 
     def count(self, answer: Answer) -> None:
         """Take in what it has come to, when it has been read."""

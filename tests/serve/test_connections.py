@@ -133,7 +133,9 @@ def test_many_readers_get_several_tokens_at_once(server, llm, monkeypatch):
     write = answers.event
 
     def write_slowly(content):
-        time.sleep(0.005)  # eight of them take longer than a step
+        end = time.thread_time() + 0.005  # eight of them take longer than a step
+        while time.thread_time() < end:
+            pass
         return write(content)
 
     monkeypatch.setattr(answers, "event", write_slowly)
